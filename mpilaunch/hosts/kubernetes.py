@@ -100,7 +100,8 @@ def pods_left_out(environ: Mapping[str, str]) -> str:
     if LEADER in environ and _more_than_one(size):
         return f"this pod is number {index} of {size} of a LeaderWorkerSet's group; the leader, 0, starts jobs in all"
     if in_pod(environ) and _more_than_one(nodes := environ.get("PET_NNODES", "")):
-        return f"this pod is one of {nodes} nodes of its job (PET_NNODES); mpilaunch torchrun in each starts one job in all"
+        advice = "mpilaunch --dialect torchrun in each starts one job in all"
+        return f"this pod is one of {nodes} nodes of its job (PET_NNODES); {advice}"
     return ""
 
 
@@ -158,11 +159,16 @@ def _with_slots(entries: list[HostEntry], environ: Mapping[str, str]) -> list[Ho
 def _volcano(
     environ: Mapping[str, str], read_text: ReadText, list_names: Callable[[str], Sequence[str]]
 ) -> tuple[list[HostEntry], str] | None:
-    """Return the hosts of Volcano's job: those of MPI_HOST, or of its one worker task by variables or files."""
-    if "VC_TASK_INDEX" not in environ and "VK_TASK_INDEX" not in environ:
-        return None
-    if environ.get("MPI_HOST"):
+    """Return the hosts of Volcano's job: those of MPI_HOST, or of its one worker task by variables or files.
+
+    Its plugin mpi gives MPI_HOST to the task that starts the job; its plugin env gives every pod an index, without which the
+    names of tasks are those of any job, whose pods may each start ranks of their own.
+    """
+    has_index = "VC_TASK_INDEX" in environ or "VK_TASK_INDEX" in environ
+    if environ.get("MPI_HOST") and (has_index or in_pod(environ)):
         return _with_slots(parse_host_list(environ["MPI_HOST"], "MPI_HOST"), environ), "MPI_HOST"
+    if not has_index:
+        return None
     variables = [name for name in sorted(environ) if re.fullmatch("VC_.+_HOSTS", name) and environ[name]]
     if variables:
         chosen = _task_of_workers(variables)

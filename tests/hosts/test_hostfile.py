@@ -205,7 +205,12 @@ FIELDS = ("slots", "max_slots", "user", "port", "agent", "gpus", "cpus")
 
 def format_hostfile(entries: Sequence[HostEntry]) -> str:
     """Return a hostfile that `parse_hostfile` reads as the same entries, but for their origin."""
-    return "".join(" ".join((entry.name, *format_keys(entry))) + "\n" for entry in entries)
+    return "".join(" ".join((format_name(entry), *format_keys(entry))) + "\n" for entry in entries)
+
+
+def format_name(entry: HostEntry) -> str:
+    """Return the name, with `:*` where the host has a slot for each core."""
+    return (f"[{entry.name}]:*" if ":" in entry.name else f"{entry.name}:*") if entry.by_cores else entry.name
 
 
 def format_keys(entry: HostEntry) -> Iterator[str]:
@@ -231,9 +236,11 @@ def test_format_hostfile() -> None:
         HostEntry("a", 4, 8, "bob", 22, "tsh ssh {host}", ("0", "1"), (0, 1, 2, 8)),
         HostEntry("fe80::1"),
         HostEntry("b", gpus=(), cpus=(3, 1)),
+        HostEntry("c", by_cores=True),
     ]
     assert format_hostfile(entries) == (
         'a slots=4 max_slots=8 user=bob port=22 agent="tsh ssh {host}" gpus=0,1 cpus=0-2,8\nfe80::1\nb gpus=none cpus=3,1\n'
+        'c:*\n'
     )
 
 
@@ -255,7 +262,7 @@ ENTRIES = st.builds(
     origin=st.just(""),
     namespace=st.none(),
     container=st.none(),
-    by_cores=st.just(False),
+    by_cores=st.booleans(),
 )
 
 

@@ -101,7 +101,10 @@ def test_volcano() -> None:
     tasks = {"VC_MPIMASTER_HOSTS": "j-mpimaster-0.j", "VC_MPIWORKER_HOSTS": "j-mpiworker-0.j,j-mpiworker-1.j"}
     workers: list[tuple[str, int | None]] = [("j-mpiworker-0.j", None), ("j-mpiworker-1.j", None)]
     assert hosts({**task, **tasks}) == (workers, "VC_MPIWORKER_HOSTS")
-    assert hosts({**task, **tasks, "MPI_HOST": "a.j,b.j"}) == ([("a.j", None), ("b.j", None)], "MPI_HOST")
+    given: tuple[list[tuple[str, int | None]], str] = ([("a.j", None), ("b.j", None)], "MPI_HOST")
+    assert hosts({**task, **tasks, "MPI_HOST": "a.j,b.j"}) == hosts({**POD, **tasks, "MPI_HOST": "a.j,b.j"}) == given
+    assert hosts({**tasks, "MPI_HOST": "a.j"}) is None, "another program's variable, outside of pods"
+    assert hosts({**POD, **tasks}) is None, "any job of Volcano's; its pods may each start ranks of their own"
     files = {"/etc/volcano/mpiworker.host": "j-mpiworker-0.j\nj-mpiworker-1.j\n", "/etc/volcano/mpimaster.host": "m"}
     names = ["mpimaster.host", "mpiworker.host", "VC_MPIWORKER_NUM"]
     assert hosts({"VK_TASK_INDEX": "0"}, files, names) == (workers, "/etc/volcano/mpiworker.host")

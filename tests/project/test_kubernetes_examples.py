@@ -150,7 +150,7 @@ OPERATORS: dict[str, tuple[str, dict[str, str], str]] = {
         {"OMPI_MCA_orte_default_hostfile": "MPI/hostfile", "OMPI_MCA_plm_rsh_args": SSH_ARGUMENTS},
         "ssh",
     ),
-    "volcano-job.yaml": ("", {"VC_TASK_INDEX": "0", "MPI_HOST": "ring-mpiworker-0.ring,ring-mpiworker-1.ring"}, "ssh"),
+    "volcano-job.yaml": ("", {"MPI_HOST": "ring-mpiworker-0.ring,ring-mpiworker-1.ring"}, "ssh"),
 }
 
 

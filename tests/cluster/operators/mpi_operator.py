@@ -1,24 +1,28 @@
 """What Kubeflow's mpi-operator makes of an MPIJob, transcribed from it: v2beta1 from its 0.8.2, v1 and v1alpha2 from its 0.3.0.
 
 Sources: kubeflow/mpi-operator, pkg/controller/mpi_job_controller.go and pkg/controllers/{v1,v1alpha2}/mpi_job_controller.go.
-Left out is what nothing in the pods sees: owners, labels of resources, scheduling. Pure: a job in, manifests out.
+Pure: a job in, manifests out.
 """
 
 from __future__ import annotations
 
-import base64
 import copy
 from typing import Any
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from tests.cluster.cluster import Manifest
 from tests.cluster.images import LAUNCHER
+from tests.cluster.operators.manifests import (
+    SSH_FILES,
+    add_labels,
+    add_variables,
+    config_map,
+    mount,
+    pod_of,
+    service,
+    ssh_secret,
+)
 
-GROUP = "kubeflow.org"
-VERSIONS = ("v2beta1", "v1", "v1alpha2")
-"""Of the API; the operator stores the first."""
+DEFINED = (("kubeflow.org/v2beta1", "kubeflow.org/v1", "kubeflow.org/v1alpha2"), "MPIJob")
 CONFIG, KUBE = "/etc/mpi", "/opt/kube"
 NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
 HOSTFILE = f"{CONFIG}/hostfile"
@@ -37,24 +41,6 @@ shift
 {KUBE}/kubectl cp {KUBE}/hosts ${{POD_NAME}}:/etc/hosts_of_nodes
 {KUBE}/kubectl exec ${{POD_NAME}} -- /bin/sh -c "cat /etc/hosts_of_nodes >> /etc/hosts && $*\"""",
 }
-
-
-def definition() -> Manifest:
-    """Return the definition of MPIJob; its schema takes any fields."""
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    versions = [
-        {
-            "name": version,
-            "served": True,
-            "storage": version == VERSIONS[0],
-            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything}}},
-        }
-        for version in VERSIONS
-    ]
-    names = {"kind": "MPIJob", "plural": "mpijobs", "singular": "mpijob"}
-    spec = {"group": GROUP, "names": names, "scope": "Namespaced", "versions": versions}
-    about = {"name": f"mpijobs.{GROUP}"}
-    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": about, "spec": spec}
 
 
 def objects_of(job: Manifest, cluster_domain: str = "") -> list[Manifest]:
@@ -83,7 +69,6 @@ def _by_ssh(job: Manifest, cluster_domain: str) -> list[Manifest]:
         "discover_hosts.sh": "".join(["#!/bin/sh\n", *(f"echo {host}.{domain}\n" for host in hosts)]),
     }
     selector = {"training.kubeflow.org/operator-name": "mpi-operator", "training.kubeflow.org/job-name": name}
-    service = {"clusterIP": "None", "selector": selector, "publishNotReadyAddresses": also_worker}
     workers = []
     for worker in workers_of(job):
         template = _template(job, "Worker", _labels(name, "worker"))
@@ -93,9 +78,9 @@ def _by_ssh(job: Manifest, cluster_domain: str) -> list[Manifest]:
         container = pod["containers"][0]
         if not (container.get("command") or container.get("args")):
             container["command"] = ["/usr/sbin/sshd", "-De"]
-        _add_variables(container, {"K_MPI_JOB_ROLE": "worker"})
+        add_variables(container, {"K_MPI_JOB_ROLE": "worker"})
         _add_keys(pod, job)
-        workers.append(_pod(worker, template))
+        workers.append(pod_of(worker, template))
     template = _template(job, "Launcher", _labels(name, "launcher"))
     pod = template["spec"]
     pod.update(hostname=f"{name}-launcher", subdomain=name)
@@ -114,13 +99,13 @@ def _by_ssh(job: Manifest, cluster_domain: str) -> list[Manifest]:
         "MPICH": {"HYDRA_HOST_FILE": HOSTFILE, "HYDRA_LAUNCH_EXTRA_ARGS": "-o ConnectionAttempts=10"},
     }[family]
     gpus = {} if also_worker else NO_GPUS
-    _add_variables(pod["containers"][0], {"K_MPI_JOB_ROLE": "launcher", **variables, **gpus})
+    add_variables(pod["containers"][0], {"K_MPI_JOB_ROLE": "launcher", **variables, **gpus})
     _add_keys(pod, job)
     _add_config(pod, name, {"hostfile": 0o444, "discover_hosts.sh": 0o555})
     return [
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": service},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-config"}, "data": config},
-        _keys(name),
+        service(name, selector, not_ready_too=also_worker),
+        config_map(f"{name}-config", config),
+        ssh_secret(f"{name}-ssh"),
         *workers,
         _job(name, template, job["spec"].get("runPolicy", {}).get("backoffLimit", 6)),
     ]
@@ -131,26 +116,12 @@ def _labels(name: str, role: str) -> dict[str, str]:
     return {f"{prefix}/operator-name": "mpi-operator", f"{prefix}/job-name": name, f"{prefix}/job-role": role}
 
 
-def _keys(name: str) -> Manifest:
-    """Return the Secret: a key as OpenSSL writes it, by which every pod of the job may enter every other."""
-    key = ec.generate_private_key(ec.SECP521R1())
-    formats = serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-    private = key.private_bytes(serialization.Encoding.PEM, *formats)
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    data = {"ssh-privatekey": private, "ssh-publickey": public + b"\n"}
-    coded = {word: base64.b64encode(value).decode() for word, value in data.items()}
-    about = {"name": f"{name}-ssh"}
-    return {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/ssh-auth", "metadata": about, "data": coded}
-
-
 def _add_keys(pod: dict[str, Any], job: Manifest) -> None:
     where = job["spec"].get("sshAuthMountPath", "/root/.ssh")
-    keys = {"ssh-privatekey": ("id_rsa",), "ssh-publickey": ("id_rsa.pub", "authorized_keys")}
-    items = [{"key": key, "path": path} for key, paths in keys.items() for path in paths]
-    secret: dict[str, Any] = {"secretName": f"{job['metadata']['name']}-ssh", "items": items}
+    secret: dict[str, Any] = {"secretName": f"{job['metadata']['name']}-ssh", "items": SSH_FILES}
     if where == "/root/.ssh":
         secret["defaultMode"] = 0o600
-    _mount(pod, "ssh-auth", {"secret": secret}, where)
+    mount(pod, "ssh-auth", {"secret": secret}, where)
 
 
 # v1 and v1alpha2
@@ -178,13 +149,13 @@ def _by_kubectl(job: Manifest, version: str) -> list[Manifest]:
         if not container.get("command"):
             container.update(command=["sleep"], args=["365d"])
         _add_config(template["spec"], name, {"kubexec.sh": 0o555})
-        pods.append(_pod(worker, template))
+        pods.append(pod_of(worker, template))
     template = _template(job, "Launcher", {"mpi-job-name": name})
     pod = template["spec"]
     pod["serviceAccountName"] = launcher
     variables = {"OMPI_MCA_plm_rsh_agent": f"{CONFIG}/kubexec.sh", "OMPI_MCA_orte_default_hostfile": HOSTFILE}
-    _add_variables(pod["containers"][0], {**variables, **NO_GPUS})
-    _mount(pod, "mpi-job-kubectl", {"emptyDir": {}}, KUBE)
+    add_variables(pod["containers"][0], {**variables, **NO_GPUS})
+    mount(pod, "mpi-job-kubectl", {"emptyDir": {}}, KUBE)
     _add_config(pod, name, modes)
     # Theirs waits for the workers too, by its own program.
     delivery = {
@@ -196,12 +167,12 @@ def _by_kubectl(job: Manifest, version: str) -> list[Manifest]:
     }
     pod.setdefault("initContainers", []).append(delivery)
     return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-config"}, "data": config},
+        config_map(f"{name}-config", config),
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": launcher}},
         {**about, "kind": "Role", "rules": rules},
         {**about, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]},
         *pods,
-        _pod(launcher, template) if version == "v1" else _job(name, template, job["spec"].get("backoffLimit", 6)),
+        pod_of(launcher, template) if version == "v1" else _job(name, template, job["spec"].get("backoffLimit", 6)),
     ]
 
 
@@ -216,13 +187,9 @@ def _replicas(job: Manifest, kind: str) -> dict[str, Any]:
 def _template(job: Manifest, kind: str, labels: dict[str, str]) -> dict[str, Any]:
     replicas = _replicas(job, kind)
     template: dict[str, Any] = copy.deepcopy(replicas["template"])
-    template.setdefault("metadata", {}).setdefault("labels", {}).update(labels)
+    add_labels(template, labels)
     template["spec"]["restartPolicy"] = replicas.get("restartPolicy", "OnFailure" if kind == "Launcher" else "Never")
     return template
-
-
-def _pod(name: str, template: dict[str, Any]) -> Manifest:
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], "name": name}, "spec": template["spec"]}
 
 
 def _job(name: str, template: dict[str, Any], backoff_limit: int) -> Manifest:
@@ -230,15 +197,6 @@ def _job(name: str, template: dict[str, Any], backoff_limit: int) -> Manifest:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"{name}-launcher"}, "spec": spec}
 
 
-def _add_variables(container: dict[str, Any], variables: dict[str, str]) -> None:
-    container.setdefault("env", []).extend({"name": name, "value": value} for name, value in variables.items())
-
-
 def _add_config(pod: dict[str, Any], name: str, modes: dict[str, int]) -> None:
     items = [{"key": key, "path": key, "mode": mode} for key, mode in modes.items()]
-    _mount(pod, "mpi-job-config", {"configMap": {"name": f"{name}-config", "items": items}}, CONFIG)
-
-
-def _mount(pod: dict[str, Any], name: str, source: dict[str, Any], where: str) -> None:
-    pod.setdefault("volumes", []).append({"name": name, **source})
-    pod["containers"][0].setdefault("volumeMounts", []).append({"name": name, "mountPath": where})
+    mount(pod, "mpi-job-config", {"configMap": {"name": f"{name}-config", "items": items}}, CONFIG)
