@@ -87,7 +87,7 @@ class TestSteps(AgentConformance):
         assert (self.folder / "steps").read_text() == "n00 n01 n02 n03 n04\n"
 
     @with_agent
-    async def test_a_node_whose_task_fails_is_told_while_the_others_run(self, agent: Agent) -> None:
+    async def test_a_node_whose_task_fails_is_reported_while_the_others_run(self, agent: Agent) -> None:
         ours, other = Recorder(), Recorder()
         # Another command is another step; here the same one fails on a node.
         code = "import os, sys; os.environ['SLURMD_NODENAME'] == 'n02' and sys.exit('no such thing'); input()"
@@ -129,7 +129,7 @@ def test_a_job_runs_by_steps(tmp_path: Path) -> None:
     assert (tmp_path / "steps").read_text() == "n01 n02 n03\n"
 
 
-def test_a_job_that_has_ended_is_said() -> None:
+def test_a_job_that_has_ended_is_reported() -> None:
     done = launch("true", env={"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gone"})
     assert done.code != 0 and "error[start-job-ended]: gone: the batch system has ended the job, or its step" in done.words
     assert "unset SLURM_JOB_ID SLURM_JOB_NODELIST" in done.words

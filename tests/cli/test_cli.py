@@ -443,7 +443,7 @@ def test_show_config_needs_no_program(here: Path, capsys: pytest.CaptureFixture[
     assert set(rows) == {"option", *(option.key for option in OPTIONS)}
 
 
-def test_display_map_goes_on(launched: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_display_map_continues(launched: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--display-map", "-H", "a:2", "prog"]) == 0
     out, err = capsys.readouterr()
     assert "0     a     ssh    2      0-1\n" in err and not out and len(launched) == 1
@@ -479,7 +479,7 @@ def test_a_launch_gets_the_job_and_gives_the_exit_code(
         ),
     ],
 )
-def test_a_fault_of_ours_is_told_as_such(
+def test_a_fault_of_ours_is_reported_as_such(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, code: int, said: str
 ) -> None:
     def run(*arguments: object) -> int:

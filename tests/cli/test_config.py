@@ -107,7 +107,7 @@ def test_variables_that_ranks_get_mean_no_option(here: Path) -> None:
     ("key", "hint"),
     [("no-copy", "write copy: no"), ("hosts", "write host: VALUE"), ("dry-run", "--dry-run is for the command line only")],
 )
-def test_another_spelling_of_an_option_is_told_the_right_one(here: Path, key: str, hint: str) -> None:
+def test_the_right_spelling_of_an_option_is_suggested(here: Path, key: str, hint: str) -> None:
     (here / "a.yaml").write_text(f"{key}: yes\n")
     with pytest.raises(UsageError, match=f"unknown key '{key}'") as raised:
         settings("--config a.yaml", {"HOME": str(here)})
@@ -140,7 +140,7 @@ def test_an_empty_config_file_says_nothing(here: Path, text: str) -> None:
         ("- np\n", "a.yaml:1:1: a config file must have 'option: value' lines"),
     ],
 )
-def test_a_bad_config_file_is_told_where(here: Path, text: str, expected: str) -> None:
+def test_a_bad_config_file_is_reported_where(here: Path, text: str, expected: str) -> None:
     (here / "a.yaml").write_text(text)
     assert message(settings, "--config a.yaml", {"HOME": str(here)}) == expected
 

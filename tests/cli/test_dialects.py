@@ -261,13 +261,13 @@ def asked(words: str, name: str = "mpirun") -> Request:
         ("-genvnone a : -envall b", [["a"], ["b"]], [{}, {"forward": "all"}]),
     ],
 )
-def test_programs_and_what_is_said_for_each(words: str, programs: list[list[str]], own: list[dict[str, Any]]) -> None:
+def test_programs_and_the_options_of_each(words: str, programs: list[list[str]], own: list[dict[str, Any]]) -> None:
     sections = asked(words).sections
     assert [section.program for section in sections] == programs
     assert [{name: setting.value for name, setting in section.settings.items()} for section in sections] == own
 
 
-def test_one_program_takes_all_that_is_said_and_a_colon_after_two_dashes() -> None:
+def test_one_program_takes_all_options_and_a_colon_after_two_dashes() -> None:
     command = asked("-genv A 1 -env A 2 -np 2 -- echo a : b")
     assert command.settings["export"] == ("A=1", "A=2")
     assert command.settings.source("export") == "-env"
@@ -541,6 +541,6 @@ def test_a_programs_own_list_limits_what_hydra_forwards() -> None:
         ("mpilaunch", "--hostfile h --host a", ""),
     ],
 )
-def test_what_maps_ranks_unlike_open_mpi_is_told(name: str, words: str, note: str) -> None:
+def test_what_maps_ranks_unlike_open_mpi_is_reported(name: str, words: str, note: str) -> None:
     said = list(unlike_open_mpi(asked(f"{words} prog", name).settings))
     assert len(said) == bool(note) and all(text.startswith(note) for text in said)

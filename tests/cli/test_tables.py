@@ -18,7 +18,7 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_jobs_are_told_by_the_shortest_ids_that_differ() -> None:
+def test_jobs_are_named_by_the_shortest_ids_that_differ() -> None:
     others = [("1a2b3c99000000ff", ABOUT), ("ffffffffffffffff", None)]
     assert jobs_as_text([("1a2b3c4d5e6f7081", ABOUT), *others]) == [
         "JOB      STATE      RANKS  NODES    AGE  SILENT  PROGRAM",

@@ -81,7 +81,7 @@ def test_streams_of_the_agent_kubectl(jobs: Jobs, how: Callable[[Jobs], None], k
 
 @pytest.mark.parametrize("kubectl", KUBECTLS)
 @pytest.mark.parametrize("mpi", MPI)
-def test_the_jobs_of_real_launchers_go_on(sharing_jobs: Jobs, mpi: str, kubectl: str) -> None:
+def test_the_jobs_of_real_launchers_continue(sharing_jobs: Jobs, mpi: str, kubectl: str) -> None:
     line = [word if word != "4" else "2" for word in LINES[mpi]]
     settings = {**SETTINGS, "MPILAUNCH_KUBECTL": KUBECTLS[kubectl], "MPIEXEC_TIMEOUT": "50"}
     with sharing_jobs.launcher.running(*line, "sh", "-c", PROGRAM, env=settings) as process:

@@ -164,7 +164,7 @@ def test_ports_of_infiniband_and_roce(tmp_path: Path) -> None:
     assert find_ports(str(tmp_path / "none")) == []
 
 
-def test_the_paths_of_gpus_are_told_where_there_are_ports(tmp_path: Path) -> None:
+def test_the_paths_of_gpus_are_shown_where_there_are_ports(tmp_path: Path) -> None:
     path = "pci0000:3a/0000:3a:02.0/0000:3c:00.0"
     trees.pci_device(tmp_path, path)
     buses = ["0000:3c:00.0", "0000:ff:00.0"]

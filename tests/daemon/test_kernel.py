@@ -32,7 +32,7 @@ def end(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def test_each_rank_is_told_by_what_its_process_does() -> None:
+def test_each_rank_is_described_by_what_its_process_does() -> None:
     with ranks("exec sleep 60", "while :; do :; done", "kill -STOP $$; sleep 60", "sleep 60; true") as pids:
         sleeps, spins, stops, shell = pids
         wait_until(lambda: state(stops) == "T" and state(sleeps) == "S", "they are there")

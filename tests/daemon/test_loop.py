@@ -171,7 +171,7 @@ def test_the_environment_of_a_rank_is_laid_in_layers(monkeypatch: pytest.MonkeyP
     ]  # fmt: skip
 
 
-def test_a_rank_that_cannot_be_executed_is_told_with_its_errno(daemon: WireToDaemon, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_be_executed_is_reported_with_its_errno(daemon: WireToDaemon, tmp_path: Path) -> None:
     (tmp_path / "job").write_bytes(b"\x7fELF nonsense")
     (tmp_path / "job").chmod(0o755)
     daemon.run(str(tmp_path / "job"), ranks=2)
@@ -256,7 +256,7 @@ def test_a_stop_comes_before_a_launch_that_is_on_its_way(daemon: WireToDaemon, t
     assert types(daemon).count("started") == 1
 
 
-def test_a_sigterm_to_rank_and_daemon_is_told_before_the_end_of_the_rank(daemon: WireToDaemon, tmp_path: Path) -> None:
+def test_a_sigterm_to_rank_and_daemon_is_reported_before_the_end_of_the_rank(daemon: WireToDaemon, tmp_path: Path) -> None:
     daemon.run(*stay(tmp_path), ranks=2)
     ranks = rank_pids(tmp_path, 2)
     (pid,) = children(daemon.process.pid)
@@ -267,7 +267,7 @@ def test_a_sigterm_to_rank_and_daemon_is_told_before_the_end_of_the_rank(daemon:
     assert [end["stopped"] for end in daemon.messages if end["type"] == "exited"] == [True, True]
 
 
-def test_a_sigterm_to_a_rank_alone_is_told_with_the_time_of_its_end(daemon: WireToDaemon, tmp_path: Path) -> None:
+def test_a_sigterm_to_a_rank_alone_is_reported_with_the_time_of_its_end(daemon: WireToDaemon, tmp_path: Path) -> None:
     daemon.run(*stay(tmp_path))
     (rank,) = rank_pids(tmp_path)
     began = time.monotonic()
@@ -551,7 +551,7 @@ def test_stdin_arrives_and_ends(daemon: WireToDaemon) -> None:
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_what_a_rank_has_read_of_its_stdin_is_told(daemon: WireToDaemon, ended: bool) -> None:
+def test_what_a_rank_has_read_of_its_stdin_is_reported(daemon: WireToDaemon, ended: bool) -> None:
     daemon.run("sh", "-c", "read one; read two; echo $one $two; sleep 0.1", stdin=True)
     daemon.session.send_data(STDIN_0, b"1\n22\n333\n4444\n")
     if ended:
@@ -626,7 +626,7 @@ def test_a_daemon_that_only_waits_shows_its_pulse(daemon: WireToDaemon, tmp_path
     daemon.until("finished")
 
 
-def test_a_node_that_was_frozen_as_a_whole_goes_on(daemon: WireToDaemon, tmp_path: Path) -> None:
+def test_a_node_that_was_frozen_as_a_whole_continues(daemon: WireToDaemon, tmp_path: Path) -> None:
     daemon.run(*stay(tmp_path), pulse=0.6)
     (rank,) = rank_pids(tmp_path)
     guard, pid = daemon.process.pid, children(daemon.process.pid)[0]

@@ -77,7 +77,7 @@ def test_many_ranks_are_read_a_few_at_a_time(tmp_path: Path, sleeper: int, monke
     ],
     ids=["none", "silent", "refused", "endless", "flood"],
 )
-def test_a_debugger_that_tells_nothing_is_told_and_left(
+def test_a_debugger_that_tells_nothing_is_reported_and_left(
     gdb: str | None, error: str, tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "SECONDS", 1.0)
@@ -85,7 +85,7 @@ def test_a_debugger_that_tells_nothing_is_told_and_left(
     assert (answer["rank"], answer["output"]) == (3, "") and answer["error"].startswith(error)
 
 
-def test_ranks_that_the_time_does_not_reach_and_ended_ones_are_told(
+def test_ranks_that_the_time_does_not_reach_and_ended_ones_are_reported(
     tmp_path: Path, sleeper: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "SECONDS", 0.5)

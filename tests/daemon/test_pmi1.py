@@ -175,7 +175,7 @@ def test_a_group_of_the_node_needs_nobody_else() -> None:
     assert node.lines(1)[-1] == "cmd=barrier_out rc=0 tag=7"
 
 
-def test_a_group_of_some_ranks_is_told_with_their_numbers_and_all_hear_of_its_pairs_later() -> None:
+def test_a_group_of_some_ranks_is_reported_with_their_numbers_and_all_hear_of_its_pairs_later() -> None:
     node = Node((0, 1), size=4).init()
     node.say(0, "cmd=put kvsname=job key=k value=v", "cmd=barrier_in group=0,2")
     assert node.collectives == [([["job", 0], ["job", 2]], 1, {"k": "v"})]
@@ -260,7 +260,7 @@ def test_a_spawned_world_begins_with_what_its_parent_put() -> None:
     assert found == ["cmd=get_result rc=0 msg=success value=tag#0$"]
 
 
-def test_the_first_that_begins_is_told_of_once_each() -> None:
+def test_the_first_that_begins_is_reported_once_each() -> None:
     assert Node((0, 1, 2), size=3).init().connected == [0, 1, 2]
 
 
@@ -328,7 +328,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
 # Ranks that end
 
 
-def test_a_rank_that_never_began_is_not_waited_for_but_told_of() -> None:
+def test_a_rank_that_never_began_is_reported_and_not_waited_for() -> None:
     node = waiting(Node())
     assert node.ended(1) == CONNECTED
     assert node.fences == [(1, {})]

@@ -198,7 +198,7 @@ def test_a_helper_that_is_killed_is_an_event_and_its_files_go(files: Path, progr
         assert not any(map(os.path.exists, memory))
 
 
-def test_the_last_words_of_a_helper_are_told(files: Path) -> None:
+def test_the_last_words_of_a_helper_are_reported(files: Path) -> None:
     with Nodes(1, Libpmix([LIBPMIX]), files) as job:
         job.nodes[0].server.register({"name": "incomplete", "node": None})
         job.turn(lambda: bool(job.nodes[0].failed_with))

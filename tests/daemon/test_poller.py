@@ -21,7 +21,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_what_can_be_read_is_told_and_what_cannot_is_not(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_what_can_be_read_is_reported_and_what_cannot_is_not(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     poller, called = Poller(), []
     poller.watch(ours, lambda: called.append("ours"))
@@ -34,7 +34,7 @@ def test_what_can_be_read_is_told_and_what_cannot_is_not(pair: tuple[socket.sock
     assert called == ["ours", "ours"]
 
 
-def test_room_to_write_is_told_to_those_who_ask_for_it(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_room_to_write_is_announced_to_those_who_ask_for_it(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     poller, called = Poller(), []
     poller.watch(ours, lambda: called.append("reading"))
@@ -93,7 +93,7 @@ def test_a_poller_is_ready_when_one_of_its_own_is(pair: tuple[socket.socket, soc
     assert called == ["inner"]
 
 
-def test_it_waits_no_longer_than_it_is_told() -> None:
+def test_it_waits_no_longer_than_its_limit() -> None:
     begun = time.monotonic()
     Poller().run(0.05)
     assert time.monotonic() - begun >= 0.05

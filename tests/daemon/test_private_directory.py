@@ -146,7 +146,7 @@ def test_a_tree_of_any_depth_is_removed(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_a_removal_ends_though_somebody_goes_on_writing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_ends_though_somebody_keeps_writing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_directory, "REMOVE_SECONDS", 0.5)
     directory = made(place)
     writer = "import os, sys\nos.chdir(sys.argv[1])\nn = 0\nwhile True:\n n += 1\n open(str(n), 'w').close()\n"

@@ -185,7 +185,7 @@ time.sleep(100)
         assert threads[0][-1] == ("<string>", 8, "<module>"), "the main thread is not what is cut"
 
 
-def test_what_has_no_interpreter_is_told() -> None:
+def test_what_has_no_interpreter_is_reported() -> None:
     with running("sleep", "100") as process, pytest.raises(Unreadable, match="no interpreter"):
         stacks_of(process.pid)
     with pytest.raises(Unreadable):

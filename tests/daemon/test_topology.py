@@ -89,7 +89,7 @@ def node_with_caches(root: Path, l2: list[str], l3: list[str]) -> set[int]:
         }),
     ],
 )
-def test_caches_are_told_in_few_words(tmp_path: Path, l2: list[str], l3: list[str], told: dict[str, object]) -> None:
+def test_caches_are_described_in_few_words(tmp_path: Path, l2: list[str], l3: list[str], told: dict[str, object]) -> None:
     affinity = node_with_caches(tmp_path, l2, l3)
     rows = usable_cpus(str(tmp_path), affinity)
     message = shared_caches(rows, str(tmp_path))
@@ -114,7 +114,7 @@ def test_caches_of_a_part_of_the_node(tmp_path: Path) -> None:
     assert shared_caches(rows, str(tmp_path / "nowhere")) == {}
 
 
-def test_a_level_that_is_not_told_whole_is_not_told(tmp_path: Path) -> None:
+def test_a_level_that_is_not_known_whole_is_left_out(tmp_path: Path) -> None:
     node_with_caches(tmp_path, [], ["0-3,8-11", "4-7,12-15"])
     (tmp_path / "sys/devices/system/cpu/cpu4/cache/index3/shared_cpu_list").write_text("?\n")
     assert "3" not in shared_caches(usable_cpus(str(tmp_path), set(range(16))), str(tmp_path))

@@ -170,7 +170,7 @@ def test_each_wait_for_a_head_ends(head: list[bytes], monkeypatch: pytest.Monkey
     assert f"process {os.getpid()}" in raised.value.message
 
 
-def test_a_refusal_is_told(head: list[bytes]) -> None:
+def test_a_refusal_is_reported(head: list[bytes]) -> None:
     head += [frame(ANSWER, ABOUT), frame(REFUSED, {"error": "no rank runs"})]
     with pytest.raises(LaunchError, match=r"^job 0123456789abcdef: no rank runs$"):
         client.ask(client.find(RUN_ID[:4]), "ranks")

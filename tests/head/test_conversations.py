@@ -324,7 +324,7 @@ def test_nothing_after_a_broken_message_is_handled() -> None:
     assert ended.launch._daemons.links[1]._notes == 0
 
 
-def test_failed_spawns_are_told_a_limited_number_of_times(capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_spawns_are_reported_a_limited_number_of_times(capfd: pytest.CaptureFixture[str]) -> None:
     app = {"program": ["x" * 2_000], "count": 1, "environment": {}, "info": {"host": "nowhere" * 300}}
 
     class Spawns(Joins):

@@ -19,7 +19,7 @@ def shown(collected: Dumps) -> list[str]:
     return [f"{each.label}{each.text.decode().splitlines()[-1]}" for each in collected.folded(NAMES, tagged=True)]
 
 
-def test_equal_stacks_are_told_once_whatever_the_numbers_of_their_threads() -> None:
+def test_equal_stacks_are_reported_once_whatever_the_numbers_of_their_threads() -> None:
     collected = Dumps({})
     assert collected.take(0, b"loss 0.1\n" + dump(0x7F01, "a.py")) == b"loss 0.1\n"
     assert collected.take(2, dump(0x7F02, "a.py")) == b""

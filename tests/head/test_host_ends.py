@@ -38,7 +38,7 @@ def test_the_first_failure_ends_all_where_that_is_wanted() -> None:
     assert (verdict.cause, verdict.detail.splitlines(), verdict.exit_code) == ("hosts-failed", lines, 3)
 
 
-def test_hosts_at_work_are_told_by_what_they_do() -> None:
+def test_hosts_at_work_are_described_by_what_they_do() -> None:
     said: list[str] = []
     ends = HostEnds(5, said.append)
     ends.tell_at_work([("a1", "connecting"), ("a2", "command in progress"), ("a3", "command in progress")])
@@ -55,7 +55,7 @@ def test_one_failure_is_the_message_itself() -> None:
     assert [exit_code_of(verdict, policy) for policy in ("first", "largest", "zero")] == [3, 3, 0]
 
 
-def test_several_failures_are_counted_and_told_in_the_order_of_their_numbers_of_hosts() -> None:
+def test_several_failures_are_counted_and_reported_in_the_order_of_their_numbers_of_hosts() -> None:
     ends = HostEnds(9, print)
     ends.timed_out("a1", 2.5)
     ends.unreached([NodeFailure("a2", "connection-refused", "Connection refused", 0.1, 1)])

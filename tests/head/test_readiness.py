@@ -52,7 +52,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["at once", "other codes", "no HTTP", "a line without an end, and silence"],
 )
-def test_it_is_said_once_a_code_of_success_comes(before: list[bytes | None]) -> None:
+def test_it_is_reported_once_a_code_of_success_comes(before: list[bytes | None]) -> None:
     said, requests = asyncio.run(asked([*before, OK]))
     assert requests == len(before) + 1 and len(said) == 1
     assert re.fullmatch(r"ready: http://127\.0\.0\.1:[0-9]+/health answers after [0-9.]+ s", said[0])

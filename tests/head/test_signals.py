@@ -69,7 +69,7 @@ def test_a_signal_that_only_asks_for_the_state_does_not_count() -> None:
     assert [times for _, _, times in with_relay(body).told] == [1, 1, 1, 1]
 
 
-def test_one_that_comes_as_the_start_is_done_is_told_and_not_lost() -> None:
+def test_one_that_comes_as_the_start_is_done_is_reported_and_not_lost() -> None:
     async def starts() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -80,7 +80,7 @@ def test_one_that_comes_as_the_start_is_done_is_told_and_not_lost() -> None:
     with_relay(body)
 
 
-def test_one_whose_cancellation_was_swallowed_is_told() -> None:
+def test_one_whose_cancellation_was_swallowed_is_reported() -> None:
     async def starts() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         with contextlib.suppress(asyncio.CancelledError):

@@ -182,7 +182,7 @@ def test_what_cannot_be_read(environ: dict[str, str], reference: str, message: s
     assert caught.value.hint
 
 
-def test_a_file_that_is_not_text_is_told_by_its_variable() -> None:
+def test_a_file_that_is_not_text_is_named_by_its_variable() -> None:
     def read_binary(path: str) -> str:
         return b"\xff".decode()
 

@@ -20,7 +20,7 @@ def test_the_odd_ranks_come_first() -> None:
     ]
 
 
-def test_a_rank_that_waits_is_told_from_one_that_computes() -> None:
+def test_a_rank_that_waits_is_distinguished_from_one_that_computes() -> None:
     states = [("S", 0.0, "futex_wait"), ("S", 0.02, ""), ("S", 3.7, "futex_wait"), ("R", 1.0, "")]
     states += [("t", 0.0, ""), ("Z", 0.0, ""), ("R", 0.3, "")]
     assert [Observed(0, state, cpus, wait, 1.0).words for state, cpus, wait in states] == [
@@ -36,7 +36,7 @@ def test_there_are_few_lines_and_no_control_characters() -> None:
     assert autopsy([], HOSTS, ()) == []
 
 
-def test_a_rank_that_was_stopped_is_told_so_wherever_it_is_in_its_code() -> None:
+def test_a_rank_that_was_stopped_is_reported_as_stopped_wherever_it_is_in_its_code() -> None:
     observed = [Observed(rank, "T" if rank == 3 else "S", 0.0, "futex", 9.0, place=REDUCES) for rank in range(4)]
     assert autopsy(observed, HOSTS, ()) == [
         "rank 3 on node02: stopped by a signal; kill -CONT lets it go on; in all_reduce (train.py:88), no output for 9 s",
@@ -53,7 +53,7 @@ def test_a_line_of_code_says_more_than_the_kernel() -> None:
     ]
 
 
-def test_ranks_in_a_fence_are_told_from_the_one_that_is_missing_in_it() -> None:
+def test_ranks_in_a_fence_are_distinguished_from_the_one_that_is_missing_in_it() -> None:
     observed = [Observed(rank, "R", 1.0, "", 9.0, fenced=True) for rank in (0, 1, 3)] + [Observed(2, "S", 0.0, "", 9.0)]
     assert autopsy(observed, HOSTS, ()) == [
         "rank 2 on node02: idle, waits, no output for 9 s",

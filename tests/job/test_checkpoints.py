@@ -72,7 +72,7 @@ def checked(done: Launched, code: int) -> str:
     return done.out.decode()
 
 
-def test_a_job_that_was_killed_goes_on_from_its_newest_whole_set(tmp_path: Path) -> None:
+def test_a_job_that_was_killed_continues_from_its_newest_whole_set(tmp_path: Path) -> None:
     prefix = tmp_path / "sets"
     words = ("-np", "3", "--checkpoint-prefix", prefix, "--checkpoint-interval", "1", PROGRAM)
     with launching(*words, "100000") as process:
@@ -166,7 +166,7 @@ def test_the_options_of_hydra_say_what_became_of_blcr(tmp_path: Path) -> None:
     assert done.words.startswith("note: -ckpointlib blcr has no effect: BLCR had its last release in 2013")
 
 
-def test_a_prefix_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_a_prefix_that_cannot_be_written_is_reported_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = launch("--checkpoint-prefix", tmp_path / "file" / "sets", "true")
     assert done.code == 2 and done.words.startswith("error[checkpoint-prefix]: ")

@@ -52,12 +52,12 @@ def test_equal_threads_are_shown_once_and_nothing_rules_the_terminal() -> None:
     ]
 
 
-def test_what_a_daemon_told_is_told_on_as_it_was() -> None:
+def test_what_a_daemon_reported_is_passed_on_as_it_was() -> None:
     told = {"error": "", "threads": [["solver", [BARRIER, MAIN]], POLLS]}
     assert Backtrace.of(told).as_data() == told
 
 
-def test_reasons_are_told_once_for_all_ranks_that_have_them() -> None:
+def test_reasons_are_reported_once_for_all_ranks_that_have_them() -> None:
     hosts = {0: "node01", 1: "node01", 2: "node02", 3: "node03"}
     errors = {0: "there is no gdb", 1: "there is no gdb", 2: "there is no gdb", 3: "gdb: ptrace: \x1b"}
     assert errors_as_lines(errors, hosts) == [

@@ -35,7 +35,7 @@ def test_stacks_of_each_python_are_read(version: tuple[int, int], tmp_path: Path
     assert not any(frame.is_users for frame in loader.frames)
 
 
-def test_a_call_of_a_library_is_told_by_the_users_line() -> None:
+def test_a_call_of_a_library_is_reported_by_the_users_line() -> None:
     text = '''Fatal Python error: Aborted
 
 Current thread 0x00007f7cf80bb040 [python3] (most recent call first):

@@ -138,7 +138,7 @@ def test_when_all_was_stopped_nobody_failed() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.floats(0, 9)), max_size=8))
-def test_every_rank_is_told_once(found: list[tuple[int, bool, float]]) -> None:
+def test_every_rank_is_reported_once(found: list[tuple[int, bool, float]]) -> None:
     ends = [RankEnd(rank, code=code, stopped=stopped, clock=clock) for rank, (code, stopped, clock) in enumerate(found)]
     verdict = verdict_of_ranks(ended(*ends, RankEnd(len(ends), code=1, clock=10.0)))
     assert verdict.first is not None

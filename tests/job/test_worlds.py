@@ -55,7 +55,7 @@ def test_ranks_that_have_ended_leave_their_slots() -> None:
     assert places(world) == [(1, 0)]
 
 
-def test_numbers_go_on_where_the_last_world_ends() -> None:
+def test_numbers_continue_where_the_last_world_ends() -> None:
     spec = job(4, ranks=3)
     first = first_worlds(spec)[0]
     assert (first.number, first.name, first.first, first.size, first.parent) == (0, "id", 0, 3, "")

@@ -141,7 +141,7 @@ def test_what_goes_to_files_is_printed_or_not(tmp_path: Path, words: tuple[str, 
     assert (tmp_path / "d" / "rank-0000.out").read_text() == "hi\n"
 
 
-def test_a_file_that_cannot_be_written_is_told_before_any_rank_starts(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported_before_any_rank_starts(tmp_path: Path) -> None:
     done = launch("-np", "1", "--output-file", "/proc/none/out", "touch", tmp_path / "ran")
     assert done.code == 2 and "error[output-directory]: /proc/none/out" in done.words
     assert not (tmp_path / "ran").exists()

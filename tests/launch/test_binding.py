@@ -89,7 +89,7 @@ def test_what_this_machine_cannot_give_names_it_and_the_numbers(tmp_path: Path) 
         assert seen("-np", "1", "--bind-to", f"{kind}:if-supported") == [ALL]
 
 
-def test_more_ranks_than_slots_is_said_as_ever() -> None:
+def test_more_ranks_than_slots_is_reported_as_ever() -> None:
     done = launch("-H", "localhost:2", "-np", "3", "--map-by", "core", "true")
     assert (done.code, done.words.splitlines()[0]) == (
         2,

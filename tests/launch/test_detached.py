@@ -68,7 +68,7 @@ def jobs() -> dict[str, Any]:
     return data
 
 
-def test_a_job_runs_on_and_its_output_and_end_are_kept(tmp_path: Path, state: Path) -> None:
+def test_a_job_continues_and_its_output_and_end_are_kept(tmp_path: Path, state: Path) -> None:
     job = detached(tmp_path, "--name", "night", *sh(f"{STAY}; sleep 0.3; exit $RANK"))
     ranks = pids(tmp_path)
     head = next(each["pid"] for each in jobs()["jobs"] if each["id"] == job)
@@ -99,7 +99,9 @@ def test_a_job_runs_on_and_its_output_and_end_are_kept(tmp_path: Path, state: Pa
         (("--detach", "--np", "x", "true"), 2, "error[option-value]: "),
     ],
 )
-def test_a_job_that_fails_at_its_start_is_told_at_once(tmp_path: Path, words: tuple[str, ...], code: int, says: str) -> None:
+def test_a_job_that_fails_at_its_start_is_reported_at_once(
+    tmp_path: Path, words: tuple[str, ...], code: int, says: str
+) -> None:
     done = run("--detach", *words, cwd=tmp_path)
     assert done.code == code and says in done.words
     assert not re.search(rb"[0-9a-f]{16}", done.out), "there is no job to look for"
@@ -175,7 +177,7 @@ def test_what_a_script_reads_is_not_taken_from_it(tmp_path: Path, words: tuple[s
     "detached-killed", SIGNALS, "SIGKILL to the mpilaunch of a detached job", finder="the process that keeps it",
     says="`error[job-gone]: the mpilaunch of job ID was killed by signal 9`, to `mpilaunch wait ID`", code="137", within=10,
 )  # fmt: skip
-def test_a_killed_head_is_told(tmp_path: Path) -> None:
+def test_a_killed_head_is_reported(tmp_path: Path) -> None:
     job = detached(tmp_path, *sh(STAY))
     ranks = pids(tmp_path)
     os.kill(next(each["pid"] for each in jobs()["jobs"] if each["id"] == job), signal.SIGKILL)
@@ -219,7 +221,7 @@ def test_much_output_is_kept_whole_and_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.testbed
-def test_a_job_on_other_hosts_runs_on_without_its_login(hosts: Hosts, shared: Path) -> None:
+def test_a_job_on_other_hosts_continues_without_its_login(hosts: Hosts, shared: Path) -> None:
     stay = "echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.05; done; echo $RANK went on"
     env = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
     begun = hosts.launch("--detach", "-H", "node01,node02", *sh(stay), env=env)

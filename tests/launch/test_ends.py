@@ -117,7 +117,7 @@ def test_escapes_of_a_rank_do_not_reach_the_terminal_through_the_report() -> Non
     "ranks-fail-together", RANKS, "two ranks fail at the same time", finder="their daemons' clocks",
     says="`rank 1 on localhost failed too: exited with code 2`", code="that of the earlier", within=10,
 )  # fmt: skip
-def test_ranks_that_fail_by_themselves_are_told_apart_from_the_stopped(tmp_path: Path) -> None:
+def test_ranks_that_fail_by_themselves_are_distinguished_from_the_stopped(tmp_path: Path) -> None:
     # Both leave together; the second has ended before it could be told to.
     program = "echo $$ > pid-$RANK; while [ ! -e go ]; do :; done; [ $RANK = 2 ] && exec sleep 100; exit $((RANK + 1))"
     with launching("-np", "3", *sh(program), cwd=tmp_path) as process:
@@ -371,7 +371,7 @@ def test_user_signals_go_to_every_rank(tmp_path: Path, name: str) -> None:
     "suspend", SIGNALS, "Ctrl-Z, and later `fg`", finder="every rank stops and goes on; no time limit runs out",
     says="nothing", code="0", within=10,
 )  # fmt: skip
-def test_a_stopped_job_stops_its_ranks_and_goes_on_with_them(tmp_path: Path) -> None:
+def test_a_stopped_job_stops_its_ranks_and_continues_with_them(tmp_path: Path) -> None:
     program = "echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.01; done; echo went on"
     with launching("-np", "2", "--heartbeat", "0.5", *sh(program), cwd=tmp_path) as process:
         ranks = pids(tmp_path, "pid-0", "pid-1")
@@ -388,7 +388,7 @@ def test_a_stopped_job_stops_its_ranks_and_goes_on_with_them(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("frozen", ["head", "all"])
-def test_ranks_that_say_nothing_after_a_freeze_go_on(tmp_path: Path, frozen: str) -> None:
+def test_ranks_that_say_nothing_after_a_freeze_continue(tmp_path: Path, frozen: str) -> None:
     program = "echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.01; done; echo went on"
     with launching("-np", "1", "--heartbeat", "0.5", *sh(program), cwd=tmp_path) as process:
         pids(tmp_path, "pid-0")
@@ -538,7 +538,7 @@ sys.exit(libc.ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None) or print("held"
 
 
 @pytest.mark.testbed  # as root: others may not debug what is no child of theirs (Yama)
-def test_the_end_of_a_rank_that_is_slow_to_go_is_told(tmp_path: Path) -> None:
+def test_the_end_of_a_rank_that_is_slow_to_go_is_reported(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     words = ("-np", "2", "--timeout", "2", "--grace", "0.2", "--report", report)
     with launching(*words, *sh(STAY), cwd=tmp_path) as process:
@@ -602,7 +602,7 @@ def test_a_reader_that_reads_gets_all_also_after_a_signal(tmp_path: Path) -> Non
     says="the first in full, the others folded: `ranks 3-4 on local failed too: exited with code 4`",
     code="that of the first", within=10,
 )  # fmt: skip
-def test_every_rank_runs_to_its_end_and_every_failure_is_told(tmp_path: Path) -> None:
+def test_every_rank_runs_to_its_end_and_every_failure_is_reported(tmp_path: Path) -> None:
     program = """
         case $RANK in
         1) echo 'the first' >&2; exit 3;;

@@ -251,7 +251,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     says="`the file of rank 0: No space left on device: the files are incomplete from here on`, once, and at the end",
     code="74", within=10,
 )  # fmt: skip
-def test_a_full_disk_under_the_files_is_told_once_and_the_job_goes_on(small_disk: Path) -> None:
+def test_a_full_disk_under_the_files_is_reported_once_and_the_job_continues(small_disk: Path) -> None:
     lines = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo $RANK a line that fills the disk $i; done"
     done = launch("-np", "4", "--output-filename", str(small_disk / "out"), *sh(lines))
     assert done.code == 74

@@ -117,7 +117,7 @@ def said(process: subprocess.Popen[bytes], words: bytes) -> bytes:
     "quit-shows", SIGNALS, "`Ctrl-\\`, or SIGQUIT to mpilaunch", finder="the head, which asks each node",
     says="`SIGQUIT to mpilaunch: what the ranks do (once more within 2 s ends the job):`", code="the job's", within=10,
 )  # fmt: skip
-def test_a_quit_shows_what_the_ranks_do_and_the_job_goes_on(tmp_path: Path, quiet: tuple[str, ...]) -> None:
+def test_a_quit_shows_what_the_ranks_do_and_the_job_continues(tmp_path: Path, quiet: tuple[str, ...]) -> None:
     with launching(*quiet, "-np", "3", *sh(WAIT), cwd=tmp_path) as process:
         ranks = pids(tmp_path, 3)
         assert process.stdout is not None and [process.stdout.readline() for _ in ranks] == [b"here\n"] * 3  # the head knows
@@ -244,7 +244,7 @@ int main(int argc, char **argv) {
 
 @pytest.mark.needs("gdb", "mpicc.mpich", "mpicc.openmpi", "libpmix.so.2")
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_rank_that_is_late_to_a_collective_of_mpi_is_told_by_its_line_of_c(tmp_path: Path, family: str) -> None:
+def test_a_rank_that_is_late_to_a_collective_of_mpi_is_reported_by_its_line_of_c(tmp_path: Path, family: str) -> None:
     (tmp_path / "late.c").write_text(LATE)
     subprocess.run([f"mpicc.{family}", "-g", "-o", "late", "late.c"], cwd=tmp_path, check=True)
     name = f"test-{uuid.uuid4()}"
@@ -262,7 +262,7 @@ def test_a_rank_that_is_late_to_a_collective_of_mpi_is_told_by_its_line_of_c(tmp
 
 @pytest.mark.needs("mpicc.mpich", "mpicc.openmpi", "libpmix.so.2")
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
-def test_a_rank_that_is_late_to_mpi_init_is_told_from_those_that_wait_there(tmp_path: Path, family: str) -> None:
+def test_a_rank_that_is_late_to_mpi_init_is_distinguished_from_those_that_wait_there(tmp_path: Path, family: str) -> None:
     late = """int rank, sum;
     if (*getenv("RANK") == '2') puts("begins"), fflush(stdout), load_batch();"""
     (tmp_path / "late.c").write_text("#include <stdlib.h>\n" + LATE.replace("int rank, sum;", late))
@@ -316,7 +316,7 @@ def debuggers(ranks: list[int]) -> list[int]:
     "hang", LIMITS, "no rank has any output for `--hang-timeout`", finder="the head",
     says="`error[hang]: no output of any rank`", code="124", within=10,
 )  # fmt: skip
-def test_silent_ranks_are_told_by_their_line_of_code(tmp_path: Path) -> None:
+def test_silent_ranks_are_reported_by_their_line_of_code(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLEEPER)
     done = launch("-np", "4", "--hang-timeout", "1", "--report", "r.json", sys.executable, "train.py", cwd=tmp_path)
     lines = [line for line in done.words.splitlines() if line.startswith(("error", "    rank"))]
@@ -336,7 +336,7 @@ HIDES = "import ctypes; ctypes.c_char.in_dll(ctypes.pythonapi, '_PyRuntime').val
 """It removes the mark by which Python 3.13 is known."""
 
 
-def test_a_rank_that_saves_at_the_end_is_told_by_its_line_too(tmp_path: Path) -> None:
+def test_a_rank_that_saves_at_the_end_is_reported_by_its_line_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SAVES)
     done = launch("-np", "2", "--timeout", "1", sys.executable, "train.py", cwd=tmp_path)
     assert (done.code, done.lines) == (124, ["begins"] * 2 + ["saved"] * 2)
@@ -367,7 +367,7 @@ load_batch() if os.environ["RANK"] == "1" else all_reduce()
 
 
 @pytest.mark.parametrize("option", ["--stack-on-failure", "--no-stack-on-failure"])
-def test_what_the_others_did_when_a_rank_failed_is_told(tmp_path: Path, option: str) -> None:
+def test_what_the_others_did_when_a_rank_failed_is_reported(tmp_path: Path, option: str) -> None:
     (tmp_path / "train.py").write_text(FAILS)
     done = launch("-np", "4", option, "--report", "r.json", sys.executable, "train.py", cwd=tmp_path)
     told = option == "--stack-on-failure"
@@ -420,7 +420,7 @@ def test_hosts_on_their_own_have_no_such_limit() -> None:
 
 @pytest.mark.slow
 @pytest.mark.testbed
-def test_each_rank_of_a_torch_job_is_told_by_its_line(hosts: Hosts, shared: Path) -> None:
+def test_each_rank_of_a_torch_job_is_reported_by_its_line(hosts: Hosts, shared: Path) -> None:
     (shared / "train.py").write_text(TRAIN)
     names = ("node01", "node02")
     with torch_on(hosts, names) as options:
@@ -456,7 +456,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_worker_of_a_data_loader_is_told_and_the_job_runs_on(tmp_path: Path) -> None:
+def test_a_worker_of_a_data_loader_is_reported_and_the_job_continues(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOADER)
     name, loop, sleeps = f"test-{uuid.uuid4()}", line_of(LOADER, "for batch in"), line_of(LOADER, "time.sleep")
     worker = f"rank 1 on localhost: in __next__ (train.py:{loop}); a worker process in __getitem__ (train.py:{sleeps}), "

@@ -279,7 +279,7 @@ def test_interpreter_that_is_missing_on_one_host(hosts: Hosts) -> None:
     "several-causes", START, "several nodes fail for several reasons", finder="the agent, for every node",
     says="`3 of 4 nodes did not start`, one line per reason", code="1", within=10,
 )  # fmt: skip
-def test_several_causes_are_all_told(hosts: Hosts, agent: str) -> None:
+def test_several_causes_are_all_reported(hosts: Hosts, agent: str) -> None:
     hosts.stop_sshd("node01")
     hosts.stop_sshd("node04")
     know(hosts, {"node02": None})
@@ -556,7 +556,7 @@ def test_client_of_ssh_is_killed(hosts: Hosts) -> None:
     "sshd-killed", NODES, "sshd itself is killed", finder="nobody: its connections go on", says="nothing", code="0",
     within=10,
 )  # fmt: skip
-def test_sshd_itself_is_killed_and_the_job_goes_on(hosts: Hosts, agent: str) -> None:
+def test_sshd_itself_is_killed_and_the_job_continues(hosts: Hosts, agent: str) -> None:
     script = "touch up-$RANK; until [ -e go ]; do sleep 0.01; done; echo went on"
     with hosts.popen([*MPILAUNCH, "--agent", agent, "-H", "node[01-02]", "sh", "-c", script]) as job:
         wait_until(lambda: len(list(Path.cwd().glob("up-*"))) == 2, "both ranks run")

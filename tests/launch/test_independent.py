@@ -138,7 +138,7 @@ def test_a_frozen_host_takes_only_its_own_place(hosts: Hosts) -> None:
     assert done.stderr.startswith("error[hosts-failed]: node01: no answer in time\n"), done.stderr
 
 
-def test_failures_of_hosts_are_told_once_each_equal_ones_together(hosts: Hosts) -> None:
+def test_failures_of_hosts_are_reported_once_each_equal_ones_together(hosts: Hosts) -> None:
     hosts.stop_sshd("node02")
     try:
         text = "case $(hostname) in node04) exit 0;; *) exit 3;; esac"
@@ -153,7 +153,7 @@ def test_failures_of_hosts_are_told_once_each_equal_ones_together(hosts: Hosts) 
     assert (done.returncode in (1, 3), largest.returncode) == (True, 255)
 
 
-def test_a_lost_host_is_told_and_its_command_runs_to_its_end(hosts: Hosts, shared: Path) -> None:
+def test_a_lost_host_is_reported_and_its_command_runs_to_its_end(hosts: Hosts, shared: Path) -> None:
     text = "touch up; until [ -e go ]; do sleep 0.02; done; touch done"
     words = ["-H", "node01", "--independent", *QUICK_HEARTBEAT, "--wdir", os.getcwd(), "sh", "-c", text]
     with running(hosts, *words) as job:

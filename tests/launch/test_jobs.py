@@ -87,7 +87,7 @@ def pids(folder: Path, count: int, name: str) -> list[int]:
     return found
 
 
-def test_a_running_job_is_found_and_its_ranks_are_told_with_the_odd_one_first(tmp_path: Path) -> None:
+def test_a_running_job_is_found_and_its_ranks_are_shown_with_the_odd_one_first(tmp_path: Path) -> None:
     name = a_name()
     for rank in range(3):
         os.mkfifo(tmp_path / f"fifo-{rank}")
@@ -131,7 +131,7 @@ print("went on", flush=True)
 """
 
 
-def test_the_stacks_of_a_job_are_shown_and_it_runs_on(tmp_path: Path) -> None:
+def test_the_stacks_of_a_job_are_shown_and_it_continues(tmp_path: Path) -> None:
     name = a_name()
     (tmp_path / "work.py").write_text(WORKS)
     for rank in range(3):
@@ -251,7 +251,7 @@ def test_stop_between_two_attempts_ends_the_job(tmp_path: Path) -> None:
     assert "mpilaunch stop by process" in done.words
 
 
-def test_a_head_that_is_stopped_is_told_and_one_that_was_killed_is_not_listed(tmp_path: Path) -> None:
+def test_a_head_that_is_stopped_is_reported_and_one_that_was_killed_is_not_listed(tmp_path: Path) -> None:
     name = a_name()
     with launching("-np", "1", "--name", name, *sh(STAY), cwd=tmp_path) as process:
         (rank,) = pids(tmp_path, 1, name)
@@ -268,7 +268,7 @@ def test_a_head_that_is_stopped_is_told_and_one_that_was_killed_is_not_listed(tm
     assert job["id"] not in " ".join(sockets())
 
 
-def test_a_head_that_is_killed_while_it_stops_the_job_is_told(tmp_path: Path) -> None:
+def test_a_head_that_is_killed_while_it_stops_the_job_is_reported(tmp_path: Path) -> None:
     name = a_name()
     with launching("-np", "1", "--name", name, *sh(f"trap 'touch asked' TERM; {STAY}"), cwd=tmp_path) as process:
         (rank,) = pids(tmp_path, 1, name)

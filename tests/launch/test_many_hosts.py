@@ -50,7 +50,7 @@ def unplugged(hosts: Hosts, host: str) -> Iterator[None]:
         hosts.link(host, up=True)
 
 
-def test_bad_hosts_hold_no_other_and_are_told_with_their_reasons(many: Hosts, links: Path) -> None:
+def test_bad_hosts_delay_no_other_and_are_reported_with_their_reasons(many: Hosts, links: Path) -> None:
     other_key = many.shared / "other_key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other_key], check=True)
     other_key.chmod(0o600)
@@ -87,7 +87,7 @@ def test_bad_hosts_hold_no_other_and_are_told_with_their_reasons(many: Hosts, li
         assert any(line.endswith(f"{name}: ssh exited with exit code 255") for line in of[name]), of[name]
 
 
-def test_a_service_that_is_restarted_through_us_goes_on(many: Hosts, links: Path) -> None:
+def test_a_service_that_is_restarted_through_us_continues(many: Hosts, links: Path) -> None:
     """As the init script of sshd does it; sshd itself serves the connection by which that runs."""
     stop = "kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.01; done"
     started = f"{many.sshd()}; until [ -e /run/sshd.pid ]; do sleep 0.01; done; hostname"

@@ -383,7 +383,7 @@ def test_a_world_of_one_and_a_world_that_is_not_to_be_are_not_warned_of(open_pro
         assert (done.code, [line for line in done.words.splitlines() if "(orted)" not in line]) == (0, [])
 
 
-def test_who_wants_pmix_only_is_told_that_there_is_none(open_programs: Path) -> None:
+def test_a_missing_pmix_is_reported_to_who_wants_no_other(open_programs: Path) -> None:
     done = launch("--mpi", "pmix", "--pmix-library", "/nope.so", "-H", "local:1,local:1", open_programs / "ring", "2")
     assert (done.code, done.out) == (ExitCode.START_FAILED, b"")
     assert "error[start-pmix-missing]: 2 of 2 nodes: " in done.words and "/nope.so: cannot open" in done.words
@@ -475,7 +475,7 @@ def test_info_keys_of_a_spawn_with_open_mpi(open_programs: Path, tmp_path: Path)
     assert [line.split()[4] for line in notes] == ["add-host", "map_by"]
 
 
-def test_what_cannot_be_spawned_is_told_and_the_job_goes_on() -> None:
+def test_what_cannot_be_spawned_is_reported_and_the_job_continues() -> None:
     words = ("cmd=barrier_in", f"0:{spawning((2, ['no-such-program']))}", f"0:{spawning((2, CHILD))}")
     done = launch("-H", "local:1,local:1", *SAY, *words)
     assert done.code == 0
@@ -495,7 +495,7 @@ def test_a_rank_starts_others_where_another_agent_leads(tmp_path: Path, nodes: s
     assert [rank["node"] for rank in json.loads(report.read_text())["ranks"]] == [0, 1]
 
 
-def test_files_that_cannot_be_opened_for_spawned_ranks_are_told_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_files_that_cannot_be_opened_for_spawned_ranks_are_reported_and_the_job_continues(tmp_path: Path) -> None:
     out = tmp_path / "out"
     program = [*sh(f'rm -r {out}; touch {out}; exec "$@"'), "sh", *SAY, spawning((1, CHILD))]
     done = launch("--output-filename", out, "-H", "local:2", "-np", "1", *program)
@@ -694,13 +694,13 @@ def test_a_rank_that_never_listens_costs_the_daemon_nothing(tmp_path: Path) -> N
     assert "rank 0 on localhost exited with code 0 without MPI_Finalize" in done.words
 
 
-def test_a_child_that_goes_on_writing_holds_up_nothing(tmp_path: Path) -> None:
+def test_a_child_that_keeps_writing_holds_up_nothing(tmp_path: Path) -> None:
     chatter = "exec 2>/dev/null; echo cmd=init >&60; while echo cmd=get_maxes >&60; do read x <&60; done"
     done = launch("-np", "2", "bash", "-c", f"({chatter}) & exit 3")
     assert done.code == 3
 
 
-def test_the_rank_that_is_late_to_a_barrier_is_told_when_the_job_hangs(family_programs: Path) -> None:
+def test_the_rank_that_is_late_to_a_barrier_is_reported_when_the_job_hangs(family_programs: Path) -> None:
     done = launch("--hang-timeout", "1", "-H", "local:3", family_programs / "ends", "late")
     assert done.code == ExitCode.TIMEOUT
     late = [line for line in done.words.splitlines() if "pause" in line]

@@ -268,7 +268,7 @@ def test_a_reader_that_goes_away_ends_the_job_without_a_word() -> None:
     "disk-full", LIMITS, "mpilaunch's stdout is a file on a full disk", finder="the head",
     says="`output cannot be written any more: No space left on device`", code="74", within=10,
 )  # fmt: skip
-def test_a_full_disk_is_told_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_the_job_continues(tmp_path: Path) -> None:
     program = sh("echo lost; echo $RANK > ran-$RANK")
     with open("/dev/full", "wb") as full, launching("-np", "2", *program, stdout=full, cwd=tmp_path) as process:
         done = finish(process)

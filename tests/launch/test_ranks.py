@@ -88,7 +88,7 @@ def test_the_universal_environment(tmp_path: Path) -> None:
         assert 1024 <= int(found[b"MASTER_PORT"]) < 65536
 
 
-def test_rank_0_can_listen_where_the_others_are_told_it_listens() -> None:
+def test_rank_0_can_listen_where_the_others_expect_it() -> None:
     # A rendezvous as frameworks do it, with nothing said on the command line.
     program = (
         "import os, socket, time\n"

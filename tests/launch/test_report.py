@@ -140,7 +140,7 @@ def test_what_only_shows_a_plan_writes_no_report(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_report_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_reported_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = launch("-np", "1", "--report", "file/report.json", *sh("touch ran"), cwd=tmp_path)
     assert (done.code, list(tmp_path.iterdir())) == (2, [tmp_path / "file"])

@@ -121,7 +121,7 @@ def test_a_host_that_dies_is_replaced_by_a_spare(hosts: Hosts, shared: Path, age
 
 @pytest.mark.slow
 @pytest.mark.testbed
-def test_a_job_goes_on_smaller(hosts: Hosts, shared: Path) -> None:
+def test_a_job_continues_smaller(hosts: Hosts, shared: Path) -> None:
     with running(hosts, 6, "-H", "node[01-03]:2", "--nnodes", "1:3", "--max-restarts", "2") as job:
         hosts.stop_sshd("node02")
         kill_daemon(hosts, "node02")
@@ -132,7 +132,7 @@ def test_a_job_goes_on_smaller(hosts: Hosts, shared: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.testbed
-def test_a_job_goes_on_in_multiples(hosts: Hosts, shared: Path) -> None:
+def test_a_job_continues_in_multiples(hosts: Hosts, shared: Path) -> None:
     with running(hosts, 4, "-H", "node[01-04]", "--nnodes", "2:4", "--node-unit", "2", "--max-restarts", "1") as job:
         kill_daemon(hosts, "node02")
         words = ended(hosts, job)

@@ -98,7 +98,7 @@ def test_a_sigterm_to_every_process_leaves_the_ranks_their_grace(tmp_path: Path,
     wait_until(lambda: not any(map(living, below)), "nothing is left")
 
 
-def test_ranks_that_are_deaf_to_the_sigterm_of_a_batch_system_are_killed_after_their_grace(tmp_path: Path) -> None:
+def test_ranks_that_ignore_the_sigterm_of_a_batch_system_are_killed_after_their_grace(tmp_path: Path) -> None:
     text = f"trap '' TERM; echo $$ >{tmp_path}/up; while :; do sleep 0.05; done"
     with launching("--grace", "1.5", "-np", "1", "sh", "-c", text) as job:
         wait_for_files(tmp_path / "up")

@@ -136,7 +136,7 @@ def test_failures_are_folded_by_cause_and_nothing_runs_on_the_nodes_that_are_wel
     assert said.startswith("error[start-connection-refused]: 3 of 32 nodes: connection-refused[04,09,17]: connection refused")
 
 
-def test_every_node_is_tried_and_every_cause_is_told(tmp_path: Path) -> None:
+def test_every_node_is_tried_and_every_cause_is_reported(tmp_path: Path) -> None:
     hosts = "node1,host-unknown1,key-refused1,key-refused2,exit1,host-key-changed1"
     said = start(tmp_path, "--agent", "fake", "-H", hosts, *RUN)
     assert said.startswith("error[start-failed]: 5 of 6 nodes did not start\n    key-refused[1-2]: ")

@@ -78,7 +78,7 @@ def test_an_interpreter_alone_on_a_terminal_gets_a_note(words: list[str], note: 
     assert (done.code, done.out, done.words) == (0, b"", note)
 
 
-def test_a_terminal_that_is_not_read_is_told_with_v() -> None:
+def test_a_terminal_that_is_not_read_is_reported_with_v() -> None:
     ours, terminal = pty.openpty()
     try:
         done = launch("-v", "true", stdin=terminal)
@@ -110,7 +110,7 @@ def test_a_rank_that_does_not_read_holds_up_nobody() -> None:
     assert (done.code, done.out.split()[0].decode()) == (0, hashlib.sha256(LARGE).hexdigest())
 
 
-def test_a_rank_that_closes_its_stdin_goes_on() -> None:
+def test_a_rank_that_closes_its_stdin_continues() -> None:
     done = launch("-np", "1", *sh("exec < /dev/null; echo closed; exit 0"), stdin=LARGE)
     assert (done.code, done.out, done.err) == (0, b"closed\n", b"")
 

@@ -82,7 +82,7 @@ def test_an_inherited_masks_order_is_kept() -> None:
 
 
 @pytest.mark.parametrize("policy", [GpuPolicy(), GpuPolicy(bind="none", per_rank=2)])
-def test_nothing_is_said_where_there_is_nothing_to_say(policy: GpuPolicy) -> None:
+def test_nothing_is_reported_where_there_is_nothing_to_say(policy: GpuPolicy) -> None:
     assert bind(1, facts(nvidia(2) if policy.bind else ()), policy) == {0: RankBinding()}
 
 

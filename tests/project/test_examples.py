@@ -52,7 +52,7 @@ def test_no_example_is_forgotten() -> None:
 # pipeline_server.py
 
 
-def test_the_server_serves_here_and_ends_when_it_is_told() -> None:
+def test_the_server_serves_here_and_ends_on_request() -> None:
     words = ["-H", "local:2,local:2", "--profile", "vllm", "--ready", "http://:18735/health", "examples/pipeline_server.py"]
     with subprocess.Popen([*MPILAUNCH, *words, "--port", "18735"], cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as job:
         assert job.stderr is not None
@@ -232,7 +232,7 @@ def test_no_thread_of_gloo_is_left_when_python_ends(words: tuple[str, ...], tmp_
 
 
 @pytest.mark.testbed
-def test_ranks_on_hosts_save_on_a_signal_and_go_on(hosts: Hosts, shared: Path) -> None:
+def test_ranks_on_hosts_save_on_a_signal_and_continue(hosts: Hosts, shared: Path) -> None:
     options = ("-H", "node01:2,node02:1", "--checkpoint-prefix", "sets", "--checkpoint-interval", "1")
     words = (*options, "examples/save_on_signal.py")
     ended = hosts.launch("--timeout", "5", *words, "100000")
@@ -261,7 +261,7 @@ def losses(lines: Sequence[str]) -> dict[int, float]:
     [(("-H", "node[01-03]:2", "--spares", "1"), 4), (("-H", "node[01-02]:2", "--nnodes", "1:2"), 2)],
     ids=["on a spare", "on fewer hosts"],
 )
-def test_torch_goes_on_after_a_host_died(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], ranks: int) -> None:
+def test_torch_continues_after_a_host_died(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], ranks: int) -> None:
     with Hosts(3) as own, torch_on(own, own.names) as options, monkeypatch.context() as place:
         place.chdir(own.shared)
         shutil.copytree(EXAMPLES, "examples")

@@ -149,7 +149,7 @@ def test_the_time_limit_leaves_the_ranks_their_grace(slurm: Slurm) -> None:
     assert (found["JobState"], found["ExitCode"]) == ("TIMEOUT", "143:0")
 
 
-def test_deaf_ranks_are_killed_after_the_grace_of_mpilaunch(slurm: Slurm) -> None:
+def test_ranks_that_ignore_sigterm_are_killed_after_the_grace_of_mpilaunch(slurm: Slurm) -> None:
     job = begin(slurm, f"exec {command('--grace', '2', program=DEAF)}")
     began = time.monotonic()
     scancel(slurm, job)

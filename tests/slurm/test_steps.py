@@ -86,7 +86,7 @@ def test_a_killed_head_leaves_neither_ranks_nor_the_step(slurm: Slurm) -> None:
     wait_until(lambda: not slurm.queued(), "the job has ended", SECONDS)
 
 
-def test_a_job_that_is_gone_is_said_at_once(slurm: Slurm) -> None:
+def test_a_job_that_is_gone_is_reported_at_once(slurm: Slurm) -> None:
     job = {"SLURM_JOB_ID": "999999", "SLURM_JOB_NODELIST": SECOND, "SLURM_TASKS_PER_NODE": "1"}
     done = slurm.run(*MPILAUNCH, "true", env={**AT_LOGIN, **job})
     assert done.returncode != 0
@@ -150,7 +150,7 @@ def test_nodes_are_asked_for_and_given_back(slurm: Slurm) -> None:
     assert not slurm.queued()
 
 
-def test_a_request_that_slurm_refuses_is_told_and_starts_nothing(slurm: Slurm) -> None:
+def test_a_request_that_slurm_refuses_is_reported_and_starts_nothing(slurm: Slurm) -> None:
     done = at_login(slurm, "--slurm", "nodes=2,partition=nope", "true")
     assert done.returncode != 0 and "salloc: error: invalid partition specified: nope" in done.stderr and not slurm.queued()
 

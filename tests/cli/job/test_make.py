@@ -314,7 +314,7 @@ def test_what_nobody_said_is_the_default_of_the_job_spec() -> None:
 
 
 @pytest.mark.parametrize("words", ["--first-interrupt status", "--host-failures clush"])
-def test_what_is_said_of_independent_hosts_needs_them(words: str) -> None:
+def test_options_of_independent_hosts_need_them(words: str) -> None:
     with pytest.raises(UsageError, match=f"{words.split()[0]} needs --independent"):
         job(f"-H a {words}")
     assert job(f"-H a {words} --independent").independent

@@ -17,5 +17,5 @@ from tests.support.command_line import job as made
         ("-H a:1 --report-bindings", ["rank 0 on a: not bound"]),
     ],
 )
-def test_the_cpus_of_ranks_are_told_if_they_are_bound(options: str, lines: list[str]) -> None:
+def test_the_cpus_of_ranks_are_shown_if_they_are_bound(options: str, lines: list[str]) -> None:
     assert bound_on("pack:2 core:2 pu:2", made(f"{options} prog"))[1] == lines

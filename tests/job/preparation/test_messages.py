@@ -33,7 +33,7 @@ def test_a_world_that_mpi_spawns_is_no_template() -> None:
     check_templates(world.apps)
 
 
-def test_the_ports_of_a_rank_are_told_by_variables_that_the_user_may_set() -> None:
+def test_the_ports_of_a_rank_are_in_variables_that_the_user_may_set() -> None:
     spec = job_of("-H a -np 1 -x NCCL_IB_HCA=mlx5_7 ./x")
     binding = {0: RankBinding(nics=("mlx5_0:1",))}
     ((_, message),) = preparations(spec, first_worlds(spec)[0], WorldFacts("m", "1", "2"), binding)

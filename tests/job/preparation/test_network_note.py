@@ -37,7 +37,7 @@ def test_a_network_without_a_name_or_speed() -> None:
     assert note(*nodes).startswith("ranks use the network ens4, where")
 
 
-def test_nothing_is_said_where_all_is_well_or_the_user_wants_none() -> None:
+def test_nothing_is_reported_where_all_is_well_or_the_user_wants_none() -> None:
     clean = [node_facts(name, f"10.88.0.{name}/16", name_at=(f"10.88.0.{name}",)) for name in "12"]
     assert note(*clean) == ""
     same = [node_facts(name, "10.0.2.15/24") for name in "ab"]
