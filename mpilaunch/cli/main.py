@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from mpilaunch.cli import command
 from mpilaunch.cli.console import Console
+from mpilaunch.cli.dialects import USAGE_CODES
 from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.errors import ExitCode, LaunchError
 
@@ -15,12 +16,13 @@ from mpilaunch.errors import ExitCode, LaunchError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit code."""
     console, report = Console(), ErrorReport()
+    name = os.path.basename(sys.argv[0])
+    name = "mpilaunch" if name == "__main__.py" else name
     try:
-        name = os.path.basename(sys.argv[0])
-        name = "mpilaunch" if name == "__main__.py" else name
         return run(sys.argv[1:] if arguments is None else list(arguments), console, report, name)
     except LaunchError as error:
-        return _failed(error, console, report)
+        code = _failed(error, console, report)
+        return USAGE_CODES.get(name, code) if code == ExitCode.USAGE else code
     except KeyboardInterrupt:  # while no launch handles signals
         return _failed(LaunchError("interrupted", "SIGINT to mpilaunch", exit_code=130), console, report)
     except Exception as error:

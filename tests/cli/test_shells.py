@@ -82,7 +82,7 @@ def test_groups_of_pdsh_are_files_of_dsh_where_there_is_no_genders(tmp_path: Pat
     (other / "web").write_text("hidden\n")
     (other / "db").write_text("d1\nw2\n")
     around = {"HOME": f"{tmp_path}/home", "DSHGROUP_PATH": f"/no/such:{other}", "PDSH_GENDERS_DIR": str(tmp_path)}
-    assert hosts_of("pdsh", "-g", "web,db", **around) == ["w1", "w2", "w9", "d1"]
+    assert hosts_of("pdsh", "-g", "web,db", **around) == ["d1", "w1", "w2", "w9"]
     assert hosts_of("pdsh", "-w", "w[1-4]", "-X", "db", **around) == ["w1", "w3", "w4"]
     assert f"group 'nosuch' is unknown: there is neither a file of genders nor {own}/nosuch or " in refused(
         "pdsh", "-g nosuch prog", **around
@@ -97,6 +97,18 @@ def test_genders_tells_how_a_node_is_reached(tmp_path: Path) -> None:
     assert users == [("n1", "joe"), ("n3", "eve"), ("n4", None)]
     assert hosts_of("pdsh", "-w", "n2", **around) == ["n2"]
     assert "ssh and exec in one command" in refused("pdsh", "-w n[1-2] prog", **around)
+
+
+def test_a_list_that_only_leaves_out_chooses_from_the_nodes_of_genders(tmp_path: Path) -> None:
+    (tmp_path / "genders").write_text("n[0-5] all\nn[0-2] web\n")
+    around = {"PDSH_GENDERS_DIR": str(tmp_path)}
+    assert hosts_of("pdsh", "-A", "-w", "-n5", **around) == ["n0", "n1", "n2", "n3", "n4"]
+    assert hosts_of("pdsh", "-g", "web", "-w", "/[02]$/", **around) == ["n0", "n2"]
+    assert hosts_of("pdsh", "-A", "-w", "-/[1-4]$/", **around) == ["n0", "n5"]
+    assert hosts_of("pdsh", "-w", "n[1-9]", "-g", "web", **around) == ["n1", "n2"]
+    assert "no remote hosts specified" in refused("pdsh", "-w n[3-9] -g web prog", **around)
+    assert "Do not specify -A or -a with -g" in refused("pdsh", "-a -w n1 -g web prog", **around)
+    assert "no remote hosts specified" in refused("pdsh", "-w -n1 prog", **around)
 
 
 def test_a_broken_file_of_genders_counts_only_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -122,9 +134,9 @@ def test_clush_picks_hosts_at_random() -> None:
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("pdsh", "prog", "no hosts"),
+        ("pdsh", "prog", "no remote hosts specified"),
         ("pdsh", "-w a", "pdsh without a command is not supported"),
-        ("pdsh", "-w a -x a prog", "no host is left to run on"),
+        ("pdsh", "-w a -x a prog", "no remote hosts specified"),
         ("pdsh", "-w a -f 0 prog", "-f: '0' is not a whole number from 1"),
         ("pdsh", "-w a -t x prog", "-t: 'x' is not a number of seconds"),
         ("pdsh", "-w a -R rsh prog", "module 'rsh' of pdsh is not supported"),
@@ -138,7 +150,7 @@ def test_clush_picks_hosts_at_random() -> None:
         ("pdsh", "-w a -X all prog", "group 'all' is unknown"),
         ("pdsh", "-a prog", "-a: there is neither a file of genders nor /etc/machines"),
         ("pdsh", "-A prog", "nodeattr: /etc/genders: error opening genders file"),
-        ("pdsh", "-g x -a prog", "-a and -A cannot be used with -g"),
+        ("pdsh", "-g x -a prog", "Do not specify -A or -a with -g"),
         ("pdsh", "-w a -M slurm prog", "module 'slurm' of pdsh is not supported"),
         ("clush", "-w a", "clush without a command is not supported"),
         ("clush", "prog", "no hosts"),

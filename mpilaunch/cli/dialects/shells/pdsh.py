@@ -48,7 +48,6 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     if len(modules) > 1:
         raise InvalidArgument("ssh and exec in one command are not supported", "run pdsh once for the hosts of each")
     local = (modules or {parts.get("R", "ssh")}) == {"exec"}
-    remote.check_left(hosts)
     if "q" in parts:
         return collective.notes + Translation(text=_listing(parts, words, around.environ, hosts, local=local)), [*words]
     if not words:
@@ -108,23 +107,30 @@ Debugging       	{yes["d"]}
 {",".join(names) if parts["q"] == "Q" else ranged(names)}"""
 
 
-_VERSION = f"""\
-pdsh-2.34 (mpilaunch {__version__})
-rcmd modules: ssh,exec (default: ssh)
-misc modules: genders,dshgroup,machines"""
-_MODULES = """\
-2 modules loaded:
+_MODULES = {
+    "rcmd": {
+        "ssh": "ssh based rcmd connect method, without the program ssh",
+        "exec": "arbitrary command rcmd connect method",
+    },
+    "misc": {
+        "genders": "target nodes using the program nodeattr of genders",
+        "dshgroup": "target nodes of files in /etc/dsh/group",
+        "machines": "target the nodes in /etc/machines",
+    },
+}
 
-Module: rcmd/exec
-Author: mpilaunch
-Descr:  arbitrary command rcmd connect method
-Active: yes
 
-Module: rcmd/ssh
-Author: mpilaunch
-Descr:  ssh based rcmd connect method, without the program ssh
-Active: yes
-"""
+def describe_version() -> str:
+    """Return what -V prints."""
+    names = {kind: ",".join(modules) for kind, modules in _MODULES.items()}
+    return f"pdsh-2.34 (mpilaunch {__version__})\nrcmd modules: {names['rcmd']} (default: ssh)\nmisc modules: {names['misc']}"
+
+
+def describe_modules() -> str:
+    """Return what -L prints."""
+    found = [(f"{kind}/{name}", about) for kind, named in _MODULES.items() for name, about in named.items()]
+    paragraphs = [f"Module: {name}\nAuthor: mpilaunch\nDescr:  {about}\nActive: yes\n" for name, about in found]
+    return "\n".join([f"{len(found)} modules loaded:\n", *paragraphs])
 
 
 DIALECT = Dialect(
@@ -149,8 +155,8 @@ DIALECT = Dialect(
         part("t", "SECONDS", "`--ssh-option ConnectTimeout=SECONDS`, 10 without it"),
         part("u", "SECONDS", "`--timeout SECONDS`, for each host"),
         part("M", "NAMES", "where groups are: genders, dshgroup, machines"),
-        acts("L", "", lambda: Translation(text=_MODULES), "print the modules"),
-        acts("V", "", lambda: Translation(text=_VERSION), "print the version"),
+        acts("L", "", lambda: Translation(text=describe_modules()), "print the modules"),
+        acts("V", "", lambda: Translation(text=describe_version()), "print the version"),
         # Output and end
         part("k", "", "`--no-continue-on-error`: the first failure ends the commands of all hosts"),
         part("S", "", "`--exit-code largest`; without it `--exit-code zero`"),

@@ -33,18 +33,13 @@ def expand_host(item: Span) -> list[str]:
     return expand(item)
 
 
-def check_left(hosts: Sequence[str]) -> None:
-    """Raise InvalidArgument if there is no host."""
-    if not hosts:
-        raise InvalidArgument("no host is left to run on", "check the options that name hosts and those that leave some out")
-
-
 def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str]) -> Translation:
     """Return the options of a job that runs one command on each host, in this order; `parts` has local, S, N, t, u and f.
 
     Raises InvalidArgument.
     """
-    check_left(hosts)
+    if not hosts:
+        raise InvalidArgument("no host is left to run on", "check the options that name hosts and those that leave some out")
     names = ",".join(name if user is None or "@" in name else f"{user}@{name}" for name in hosts)
     words = ["--host", names, "--map-by", "seq", "--independent", "--fanout", str(whole(parts["f"], "-f"))]
     connect, limit = _seconds(parts["t"], "-t"), _seconds(parts.get("u", "0"), "-u")

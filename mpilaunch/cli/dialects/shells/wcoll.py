@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings, Translation
 from mpilaunch.cli.dialects.shells import remote
@@ -26,6 +26,8 @@ _MACHINES = "/etc/machines"
 """The file of all hosts, for -a without genders."""
 _MISC = ("genders", "dshgroup", "machines")
 """The modules of pdsh for groups that exist here."""
+_NO_HOSTS = "no remote hosts specified"
+"""pdsh's own words, for which scripts look."""
 _LONGEST_NUMBER = 18
 """Digits of a host's number that count."""
 
@@ -50,10 +52,13 @@ class Collective:
         self._around = around
         genders = _genders(parts, around.environ)
         self.hosts: list[str] = []
+        self._is_list = False  # of names; one that leaves names out only says which of those of groups count
         self._excluded: set[str] = set()
         self._patterns: list[tuple[bool, str]] = []
         self._expand_list(parts.get("w,", ""), parts.get("x,", ""))
-        if not self.hosts and not parts.get("w,"):
+        if parts.get("g,") and parts.get("a"):
+            raise InvalidArgument("Do not specify -A or -a with -g", "leave one out")
+        if not self._is_list:
             self._take_groups(parts, genders)
         self._filter()
         if genders is not None:
@@ -61,6 +66,8 @@ class Collective:
         elif out := parts.get("X,"):
             left_out = set(self._of_dsh(out))
             self.hosts = [name for name in self.hosts if name not in left_out]
+        if not self.hosts:
+            raise InvalidArgument(_NO_HOSTS, "check the options that name hosts and those that leave some out")
 
     def _expand_list(self, named: str, without: str) -> None:
         """Read the lists of -w and -x."""
@@ -73,20 +80,19 @@ class Collective:
                 self._patterns.append((is_out, item.text[1:].removesuffix("/")))
             elif is_out:
                 self._excluded.update(self._names(item))
-            else:
+            elif item.text:
+                self._is_list = True
                 self.hosts += self._names(item)
 
     def _take_groups(self, parts: Mapping[str, str], genders: Genders | None) -> None:
         """Take the hosts of -a, -A or -g, or those of WCOLL."""
         groups, all_nodes = parts.get("g,"), parts.get("a")
-        if groups and all_nodes:
-            raise InvalidArgument("-a and -A cannot be used with -g", "leave one out")
         if genders is not None and all_nodes:
-            self.hosts = genders.all()
+            self.hosts = _in_order(genders.all())
         elif genders is not None and groups:
-            self.hosts = list(dict.fromkeys(name for query in groups.split(",") for name in genders.query(query)))
+            self.hosts = _in_order(name for query in groups.split(",") for name in genders.query(query))
         elif groups:
-            self.hosts = list(dict.fromkeys(self._of_dsh(groups)))
+            self.hosts = _in_order(self._of_dsh(groups))
         elif all_nodes:
             if not os.path.isfile(_MACHINES):
                 message = f"-a: there is neither a file of genders nor {_MACHINES}"
@@ -95,7 +101,7 @@ class Collective:
         elif path := self._around.environ.get("WCOLL"):
             self.hosts = list(self._of_file(path, ()))
         else:
-            raise InvalidArgument("no hosts", "name them with -w HOSTS, -w ^FILE or the variable WCOLL")
+            raise InvalidArgument(_NO_HOSTS, "name them with -w HOSTS, -w ^FILE or the variable WCOLL")
 
     def _filter(self) -> None:
         """Leave out the hosts of -x, and those that regular expressions leave out."""
@@ -110,7 +116,7 @@ class Collective:
 
     def _apply_genders(self, parts: Mapping[str, str], genders: Genders) -> None:
         """Apply -g to the hosts of a list, -X, the other names of nodes, and how nodes are reached."""
-        listed = bool(parts.get("w,") or not (parts.get("g,") or parts.get("a")))
+        listed = self._is_list or not (parts.get("g,") or parts.get("a"))
         if listed and (queries := parts.get("g,")):
             kept = genders.with_other_names(name for query in queries.split(",") for name in genders.query(query))
             self.hosts = [name for name in self.hosts if name.rpartition("@")[2] in kept]
@@ -203,12 +209,27 @@ def _expand(item: Span) -> list[str]:
     return [item.text[:at] + name for name in remote.expand_host(item.part(at))] if item.text[at:] else []
 
 
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return each name once, in the order of the words before their last numbers, and of these, as pdsh sorts groups."""
+    return sorted(set(names), key=_key)
+
+
+def _key(name: str) -> tuple[str, int, str]:
+    prefix, digits = _split(name)
+    return prefix, int(digits or -1), name
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return a name without the digits at its end, and these."""
+    digits = name[len(name.rstrip("0123456789")) :][-_LONGEST_NUMBER:]
+    return name[: len(name) - len(digits)], digits
+
+
 def ranged(names: list[str]) -> str:
     """Return names as pdsh prints them, in their order: neighbours that differ in their last number share brackets."""
     groups: list[tuple[str, list[tuple[str, str]]]] = []
     for name in names:
-        digits = name[len(name.rstrip("0123456789")) :][-_LONGEST_NUMBER:]
-        prefix = name[: len(name) - len(digits)]
+        prefix, digits = _split(name)
         if not groups or groups[-1][0] != prefix or not digits:
             groups.append((prefix, [(digits, digits)]))
             continue
