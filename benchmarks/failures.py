@@ -156,7 +156,7 @@ SHORT_GRACE = {"mpilaunch": ("--grace", "2")}
 NO_DAEMON = ("pdsh", "clush")
 
 CASES = (
-    Case("rank-exits", "a rank exits with 3, the others would go on", "[ $R = 1 ] && exit 3\nexec sleep 600", 3),
+    Case("rank-exits", "a rank exits with 3, the others would continue", "[ $R = 1 ] && exit 3\nexec sleep 600", 3),
     Case(
         # Deaf, so that the second also exits by itself; later, so that it is the second also under load.
         "two-codes", "a rank exits with 3, the other with 4 after it",

@@ -2,7 +2,7 @@
 
     mpilaunch -np 4 --checkpoint-prefix /shared/sets --checkpoint-interval 10m examples/save_on_signal.py 1000
 
-The same command again goes on where the last whole set was saved. Needs nothing but Python; docs/checkpoints.md explains it.
+The same command again continues where the last whole set was saved. Needs nothing but Python; docs/checkpoints.md explains it.
 """
 
 import os

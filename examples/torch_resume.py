@@ -1,4 +1,4 @@
-"""Train with PyTorch so that the job may lose a node at any moment and go on where it was.
+"""Train with PyTorch so that the job may lose a node at any moment and continue where it was.
 
     mpilaunch -H 'node[01-04]:2' --spares 1 --max-restarts 5 torch_resume.py /shared/run1.pt
     mpilaunch -H 'node[01-04]:2' --nnodes 2:4 --max-restarts 5 torch_resume.py /shared/run1.pt
@@ -30,7 +30,7 @@ def samples(step, rank):
 
 
 def load(path, network, optimizer):
-    """Return the step to go on after, 0 when there is no checkpoint yet."""
+    """Return the step to continue after, 0 when there is no checkpoint yet."""
     # 2. Every rank begins with the newest checkpoint, also in the first attempt, which may follow an older job.
     if not os.path.exists(path):
         return 0
@@ -56,7 +56,7 @@ def train(path):
     dist.barrier()  # nobody saves the next one while others still read this one
     model = DistributedDataParallel(network)
     if rank == 0 and done:
-        print(f"goes on after step {done} on {size} ranks", flush=True)
+        print(f"continues after step {done} on {size} ranks", flush=True)
 
     for step in range(done + 1, STEPS + 1):
         points, truth = samples(step, rank)

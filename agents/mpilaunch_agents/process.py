@@ -286,7 +286,7 @@ class ProcessChannel:
             self._stray_timer = self._loop.call_later(0 if self._aborted else STRAY_GRACE, self._finish)
 
     def _finish(self) -> None:
-        """End the channel: the process has exited, and its output is drained or STRAY_GRACE is over."""
+        """End the channel: the process has exited, and its output is drained or STRAY_GRACE has passed."""
         if self.ended.is_set():
             return
         if self._loop.time() < self._cleanup_ends and (self._strays or _has_members(self.pid)):
@@ -380,7 +380,7 @@ def _group(pid: int) -> int | None:
 
 
 def _drain(descriptor: int) -> list[bytes]:
-    """Read what a pipe contains, at most its capacity: a stray process may go on writing."""
+    """Read what a pipe contains, at most its capacity: a stray process may keep writing."""
     chunks = []
     for _ in range(PIPE_SIZE // READ_SIZE):
         try:

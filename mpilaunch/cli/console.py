@@ -102,7 +102,7 @@ class Console:
         self._message("error", f"[{error.reference}]: {error.message}", context, error.hint)
 
     def warn(self, text: str, context: Sequence[str] = ()) -> None:
-        """Write a warning; the job goes on."""
+        """Write a warning; the job continues."""
         self._message("warning", f": {text}", context)
 
     def note(self, text: str, *, level: int = 0) -> None:
@@ -221,7 +221,7 @@ class ProgressLine:
         self._stopped = False
         self._timer = threading.Timer(PROGRESS_AFTER, self._draw)
         self._timer.daemon = True
-        with suppress(RuntimeError):  # at the limit of processes; the launch goes on without the line
+        with suppress(RuntimeError):  # at the limit of processes; the launch continues without the line
             self._timer.start()
 
     def show(self, text: str) -> None:

@@ -127,7 +127,7 @@ class Attempts:
             return False
         names = fold(error.nodes.values())
         message = error.message if names in error.message else f"{error.message} ({names})"
-        self._observer.note(f"{message}; goes on with {restarts.describe_changes(self._layout, layout)}")
+        self._observer.note(f"{message}; continues with {restarts.describe_changes(self._layout, layout)}")
         self._adopt(layout)
         return True
 

@@ -45,7 +45,7 @@ class OutputPolicy(NamedTuple):
             stdout in "blocks"; or print stdout at the end, not merged, in the order of "hosts", or as "diff" to the most
             frequent one.
         local_ranks: print only the output of these ranks of each node; None: of all.
-        host_failures: failed independent hosts are told together at the "end", or each as it fails, as "clush" does it, or
+        host_failures: failed independent hosts are reported together at the "end", or each as it fails, as "clush" does it, or
             "pdsh:PROGRAM", which runs the commands by PROGRAM.
         recorded: print records of a detached job on stdout, with what is for stderr.
         quiet, verbose: print only the ranks' output and errors; 0, 1 or 2.

@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
         seconds: from the start of the first rank to the first failure, or to the end of the last rank.
         earlier: how the earlier attempts ended, and why there is no further one; a line each.
         largest: for cause "hosts-failed", the largest exit code of a host.
-        instead: lines to print in place of a message, where each failure was told as it became known.
+        instead: lines to print in place of a message, where each failure was reported as it became known.
         unread: output was dropped because its reader did not take it before a requested stop.
     """
 

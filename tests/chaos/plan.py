@@ -20,7 +20,7 @@ MOST_BYTES = 6_000_000
 REPEATED = {("signal", "head"), *(("kill", target) for target in ("rank", "child", "session", "client", "proxy"))}
 """Faults that a plan may have several times on one host."""
 ENDING = {("signal", "head"), ("kill", "head"), ("kill", "daemon"), ("kill", "guard"), ("kill", "host")}
-"""Faults that end a job. In some plans the ranks would go on for LONG seconds, beyond the bounds in which they are to end."""
+"""Faults that end a job. In some plans the ranks would run for LONG seconds, beyond the bounds in which they are to end."""
 LONG = 60.0
 HOST_DIES = 0.15
 """Of the plans of MPI jobs on several nodes, those in which everything on a host is killed, and nothing else is done."""

@@ -12,7 +12,7 @@ def test_the_odd_ranks_come_first() -> None:
     busy = [Observed(rank, "R", 0.99, "", 30.0 + rank) for rank in range(6)]
     odd = [Observed(6, "T", 0.0, "", 49.2), Observed(7, "D", 0.0, "nfs_wait", 49.4)]
     assert autopsy([*busy, *odd], HOSTS, [8, 9]) == [
-        "rank 6 on node04: stopped by a signal; kill -CONT lets it go on, no output for 49 s",
+        "rank 6 on node04: stopped by a signal; kill -CONT lets it continue, no output for 49 s",
         "rank 7 on node04: blocked in nfs_wait of the kernel, as on a file server or a device that does not answer, "
         "no output for 49 s",
         "ranks 0-5 on node[01-03]: busy on a CPU, no output for 30 to 35 s",
@@ -39,7 +39,7 @@ def test_there_are_few_lines_and_no_control_characters() -> None:
 def test_a_rank_that_was_stopped_is_reported_as_stopped_wherever_it_is_in_its_code() -> None:
     observed = [Observed(rank, "T" if rank == 3 else "S", 0.0, "futex", 9.0, place=REDUCES) for rank in range(4)]
     assert autopsy(observed, HOSTS, ()) == [
-        "rank 3 on node02: stopped by a signal; kill -CONT lets it go on; in all_reduce (train.py:88), no output for 9 s",
+        "rank 3 on node02: stopped by a signal; kill -CONT lets it continue; in all_reduce (train.py:88), no output for 9 s",
         "ranks 0-2 on node[01-02]: in all_reduce (train.py:88), no output for 9 s",
     ]
 

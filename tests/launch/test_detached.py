@@ -115,7 +115,7 @@ def test_following_shows_what_comes_and_ends_with_the_job(tmp_path: Path) -> Non
         assert leaves.stdout is not None and leaves.stdout.readline().startswith(b"out ")
         leaves.send_signal(signal.SIGINT)
         done = finish(leaves)
-    assert done.code == 0 and done.words.endswith(f"note: job {job} runs on\n")
+    assert done.code == 0 and done.words.endswith(f"note: job {job} keeps running\n")
     with launching("attach", job) as stays:
         assert stays.stdout is not None and stays.stdout.readline().startswith(b"out ")
         (tmp_path / "go").touch()

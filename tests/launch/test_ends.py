@@ -368,7 +368,7 @@ def test_user_signals_go_to_every_rank(tmp_path: Path, name: str) -> None:
 
 
 @proves(
-    "suspend", SIGNALS, "Ctrl-Z, and later `fg`", finder="every rank stops and goes on; no time limit runs out",
+    "suspend", SIGNALS, "Ctrl-Z, and later `fg`", finder="every rank stops and continues; no time limit runs out",
     says="nothing", code="0", within=10,
 )  # fmt: skip
 def test_a_stopped_job_stops_its_ranks_and_continues_with_them(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_the_time_limit_tells_what_ranks_do(tmp_path: Path) -> None:
     assert told == [
         "rank 0 on local: idle, waits in hrtimer_nanosleep",
         "rank 1 on local: busy on a CPU",
-        "rank 2 on local: stopped by a signal; kill -CONT lets it go on",
+        "rank 2 on local: stopped by a signal; kill -CONT lets it continue",
     ]
 
 

@@ -102,7 +102,7 @@ def test_a_directory_that_goes_in_the_last_moment(tmp_path: Path) -> None:
 
 
 @proves(
-    "rank-stopped", SIGNALS, "a rank is stopped (SIGSTOP), and then the job interrupted", finder="you: it may go on",
+    "rank-stopped", SIGNALS, "a rank is stopped (SIGSTOP), and then the job interrupted", finder="you: it may continue",
     says="`SIGINT to mpilaunch`", code="130", within=10,
 )  # fmt: skip
 def test_a_stopped_rank_is_ended_like_any_other(tmp_path: Path) -> None:

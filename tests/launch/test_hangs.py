@@ -126,7 +126,7 @@ def test_a_quit_shows_what_the_ranks_do_and_the_job_continues(tmp_path: Path, qu
         process.send_signal(signal.SIGQUIT)
         shown = said(process, b"ranks 0,2 on localhost: idle, waits").decode().splitlines()
         assert shown[0] == "SIGQUIT to mpilaunch: what the ranks do (once more within 2 s ends the job):"
-        assert shown[1].startswith("    rank 1 on localhost: stopped by a signal; kill -CONT lets it go on, no output for ")
+        assert shown[1].startswith("    rank 1 on localhost: stopped by a signal; kill -CONT lets it continue, no output for ")
         os.kill(ranks[1], signal.SIGCONT)
         time.sleep(2.1)  # the time in which a second one would end the job
         process.send_signal(signal.SIGQUIT)
@@ -430,7 +430,7 @@ def test_each_rank_of_a_torch_job_is_reported_by_its_line(hosts: Hosts, shared: 
     assert done.returncode == 124, done.stderr
     assert told["1"] == f"in load_batch (train.py:{line_of(TRAIN, 'time.sleep')})"
     assert told["2"] == f"in save (train.py:{line_of(TRAIN, '        lock.acquire()') + 1})"
-    assert told["3"].startswith("stopped by a signal; kill -CONT lets it go on")
+    assert told["3"].startswith("stopped by a signal; kill -CONT lets it continue")
     assert told["0"].endswith(f"backward (train.py:{line_of(TRAIN, 'backward()')})")
 
 
@@ -456,6 +456,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.needs("torch")
 def test_a_worker_of_a_data_loader_is_reported_and_the_job_continues(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOADER)
     name, loop, sleeps = f"test-{uuid.uuid4()}", line_of(LOADER, "for batch in"), line_of(LOADER, "time.sleep")

@@ -406,7 +406,7 @@ def test_daemon_is_frozen(hosts: Hosts, agent: str) -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "sshd-session-killed", NODES, "the process of sshd behind the connection is killed",
-    finder="head and daemon read end of file; the head connects again, and the job goes on",
+    finder="head and daemon read end of file; the head connects again, and the job continues",
     says="`note: node02: ...; connected again after 0.3 s`", code="the job's", within=15,
 )  # fmt: skip
 def test_session_of_sshd_is_killed(hosts: Hosts, agent: str) -> None:
@@ -418,7 +418,7 @@ def test_session_of_sshd_is_killed(hosts: Hosts, agent: str) -> None:
 
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
-    "session-and-sshd-killed", NODES, "the same, and no connection can be made any more, `--reconnect-timeout 1`",
+    "session-and-sshd-killed", NODES, "the same, and no connection can be made, `--reconnect-timeout 1`",
     finder="the head, and the daemon by itself, after `--reconnect-timeout`",
     says="`error[node-lost]: node02: lost: ...; not reached again within 1 s: ...`", code="125", within=15,
 )  # fmt: skip
@@ -541,7 +541,7 @@ def argument_list(pid: int) -> str:
 
 @proves(
     "ssh-killed", NODES, "the ssh process on the head is killed",
-    finder="head and daemon read end of file; the head connects again, and the job goes on",
+    finder="head and daemon read end of file; the head connects again, and the job continues",
     says="`note: node02: ...; connected again after 0.3 s`", code="the job's", within=15,
 )  # fmt: skip
 def test_client_of_ssh_is_killed(hosts: Hosts) -> None:
@@ -553,7 +553,7 @@ def test_client_of_ssh_is_killed(hosts: Hosts) -> None:
 
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
-    "sshd-killed", NODES, "sshd itself is killed", finder="nobody: its connections go on", says="nothing", code="0",
+    "sshd-killed", NODES, "sshd itself is killed", finder="nobody: its connections continue", says="nothing", code="0",
     within=10,
 )  # fmt: skip
 def test_sshd_itself_is_killed_and_the_job_continues(hosts: Hosts, agent: str) -> None:
@@ -589,7 +589,7 @@ def test_link_that_comes_back_in_time(hosts: Hosts, agent: str) -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "link-back-late", NODES, "a link goes down, and comes back later than `--heartbeat` allows, within `--reconnect-timeout`",
-    finder="the head after `--heartbeat`; it connects again, and the job goes on",
+    finder="the head after `--heartbeat`; it connects again, and the job continues",
     says="`note: node02: no sign of life for 1 s; connected again after 3.2 s`", code="the job's", within=40,
 )  # fmt: skip
 def test_link_that_comes_back_late(hosts: Hosts, agent: str) -> None:

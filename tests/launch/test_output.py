@@ -266,14 +266,14 @@ def test_a_reader_that_goes_away_ends_the_job_without_a_word() -> None:
 
 @proves(
     "disk-full", LIMITS, "mpilaunch's stdout is a file on a full disk", finder="the head",
-    says="`output cannot be written any more: No space left on device`", code="74", within=10,
+    says="`output can no longer be written: No space left on device`", code="74", within=10,
 )  # fmt: skip
 def test_a_full_disk_is_reported_and_the_job_continues(tmp_path: Path) -> None:
     program = sh("echo lost; echo $RANK > ran-$RANK")
     with open("/dev/full", "wb") as full, launching("-np", "2", *program, stdout=full, cwd=tmp_path) as process:
         done = finish(process)
     assert done.code == 74
-    assert "error[output-lost]: output cannot be written any more: No space left on device" in done.words
+    assert "error[output-lost]: output can no longer be written: No space left on device" in done.words
     assert wait_for_files(tmp_path / "ran-0", tmp_path / "ran-1") == ["0\n", "1\n"]
 
 

@@ -249,6 +249,7 @@ def test_a_lost_host_of_a_role_that_waits_ends_the_job(hosts: Hosts, shared: Pat
     assert process.returncode == 125 and "node02: lost" in errors
 
 
+@pytest.mark.needs("torch")
 def test_torch_roles_on_two_hosts(hosts: Hosts, shared: Path) -> None:
     (shared / "reduce.py").write_text(ALLREDUCE.read_text(encoding="utf-8"), encoding="utf-8")
     with torch_on(hosts, ("node01", "node02")) as options:

@@ -281,8 +281,8 @@ def test_torch_continues_after_a_host_died(monkeypatch: pytest.MonkeyPatch, word
         assert job.wait() == 0, told
         assert all(host_is_empty(own, name) for name in own.names)
     assert "attempt 2 of 4 begins, with " in told
-    (resumed,) = [line for line in lines if line.startswith("goes on after step ")]
-    match = re.fullmatch(rf"goes on after step (\d+) on {ranks} ranks", resumed)
+    (resumed,) = [line for line in lines if line.startswith("continues after step ")]
+    match = re.fullmatch(rf"continues after step (\d+) on {ranks} ranks", resumed)
     assert match is not None and 50 <= int(match[1]) < 150
     found, expected = losses(lines), losses(undisturbed.stdout.splitlines())
     assert list(found) == list(expected) == list(range(1, 201))

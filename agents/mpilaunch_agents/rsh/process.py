@@ -107,7 +107,7 @@ class Remote:
         write(self._stdin, data)
 
     def run(self, left: Callable[[], float | None]) -> int | None:
-        """Relay output until the process has ended; return its exit code, None when the time is over first.
+        """Relay output until the process has ended; return its exit code, None when the time is up first.
 
         Args:
             left: returns the seconds left, None for no limit; called before each wait.

@@ -95,7 +95,7 @@ class Shell:
                 remote.end()
 
     def _run_command(self, remote: Remote, deadline: float) -> int | None:
-        """Send the command and relay its output; return the local process's exit code, None when its time is over."""
+        """Send the command and relay its output; return the local process's exit code, None when its time is up."""
         lines = os.fsencode(self._call.command).split(b"\n")
         remote.send(b"%d\n%s\n" % (len(lines), b"\n".join(lines)))
         end_by = 0.0

@@ -77,7 +77,7 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
             self._events.data_received(data)
 
     def eof_received(self) -> bool:
-        """Keep the input open: a command may close its stdout and go on reading."""
+        """Keep the input open: a command may close its stdout and keep reading."""
         return True
 
     def pause_writing(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def detach(job: JobSpec, console: Console) -> tuple[JobSpec, int | None]:
     """Return the job in its head, which is detached; elsewhere the exit code, when the job runs or has ended.
 
-    A job that fails before all its ranks run is told as if it had not been detached.
+    A job that fails before all its ranks run is reported as if it had not been detached.
     """
     from mpilaunch.head.control.client import has_started
 

@@ -22,11 +22,11 @@ def main(invocation: Invocation, job: str) -> int:
     from mpilaunch.head.detached import client
 
     found = client.find(job)
-    invocation.console.note(f"job {found.run_id}: Ctrl-C leaves it, and it runs on; mpilaunch stop {found.run_id} ends it")
+    invocation.console.note(f"job {found.run_id}: Ctrl-C leaves it running; mpilaunch stop {found.run_id} ends it")
     try:
         kept.show(found, None, invocation.console, follow=True, new=True)
     except KeyboardInterrupt:
-        invocation.console.note(f"job {found.run_id} runs on")
+        invocation.console.note(f"job {found.run_id} keeps running")
         return ExitCode.OK
     return client.wait(found)
 

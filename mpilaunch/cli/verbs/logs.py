@@ -37,7 +37,7 @@ COMMAND = click.Command(
     "logs",
     params=[
         click.Argument(["job"]),
-        Option(LOOK, "--follow -f", "", "go on until the job ends", configurable=False),
+        Option(LOOK, "--follow -f", "", "follow until the job ends", configurable=False),
         RANKS,
     ],
     callback=main,

@@ -1,4 +1,4 @@
-"""`mpilaunch stack`: show the stacks of Python and C in the ranks of a running job, which runs on."""
+"""`mpilaunch stack`: show the stacks of Python and C in the ranks of a running job, which keeps running."""
 
 from __future__ import annotations
 

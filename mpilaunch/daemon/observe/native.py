@@ -1,6 +1,6 @@
 """Reads the C stacks of ranks with gdb, where this node has it.
 
-gdb stops a process while it reads it, and lets it go on. The debuggers are children of the daemon, which `close` ends before
+gdb stops a process while it reads it, and lets it continue. The debuggers are children of the daemon, which `close` ends before
 what ranks have left is looked for. What they print goes to the head as it is, within a limit.
 """
 

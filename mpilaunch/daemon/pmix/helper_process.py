@@ -41,7 +41,7 @@ FILES = "pmix"
 
 
 class HelperProcess:
-    """The helper of this node. It starts at once, and loads its library while the caller goes on.
+    """The helper of this node. It starts at once, and loads its library while the caller continues.
 
     Args:
         handlers: called with the members of each message of `channel.HELPER_SENDS`; `failed` also when the helper died.

@@ -140,7 +140,7 @@ async def _find_all() -> list[Job]:
 
 
 async def _job_of(entry: place.Entry) -> Job | None:
-    """Return the job of a socket; None where nobody listens any more, or the job ends now."""
+    """Return the job of a socket; None where nobody listens, or the job ends now."""
     try:
         kind, data = await _frame_of(entry, {"request": "job"}, ANSWER_SECONDS)
         return Job(entry, requests.decode_answer("job", data)) if kind == ANSWER else None

@@ -20,7 +20,7 @@ from mpilaunch.job.state import JobState
 ALIVE = ("running", "drained")
 """States of ranks that run."""
 NOT_RUNNING = {"waiting": "not started", "lost": "lost with its node"}
-"""What is told of ranks in these states."""
+"""What is shown of ranks in these states."""
 
 
 class RunningJob:

@@ -23,7 +23,7 @@ VAGUE = ("agent-failed", "connection-closed", "daemon-failed")
 
 
 class PeerEnds(HostEnds):
-    """Failures that are told in lines of a peer's, and not again in the message at the end.
+    """Failures that are reported in lines of a peer's, and not again in the message at the end.
 
     Attributes:
         interrupted: the last line after an interrupt.
@@ -54,7 +54,7 @@ class PeerEnds(HostEnds):
         raise NotImplementedError
 
     def _last_lines(self) -> list[str]:
-        """Return the lines that are told at the end."""
+        """Return the lines that are printed at the end."""
         return []
 
     def _explain(self, end: HostEnd) -> None:

@@ -1,6 +1,6 @@
 """The clocks of --timeout and --hang-timeout: when one strikes, the nodes tell what their ranks do, and then the job ends.
 
-They tell it on request too, and the job goes on; and with --stack-on-failure when a rank fails. `Stop` ends the ranks, unless
+They tell it on request too, and the job continues; and with --stack-on-failure when a rank fails. `Stop` ends the ranks, unless
 it has begun before.
 """
 

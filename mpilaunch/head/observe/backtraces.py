@@ -66,6 +66,6 @@ class Backtraces:
                 self._all_told.set()
 
     def close(self) -> None:
-        """Wait for no node any more."""
+        """Stop waiting for nodes."""
         self._closed = True
         self._all_told.set()

@@ -77,7 +77,7 @@ class Looks:
         return min(map(self._silence, running), default=0.0)
 
     def close(self) -> None:
-        """Wait for no node any more."""
+        """Stop waiting for nodes."""
         self.backtraces.close()
         if self._timer is not None:
             self._timer.cancel()

@@ -97,7 +97,7 @@ class OutputForwarder:
         unread: some output was dropped because the reader of stdout or stderr did not take it.
 
     Args:
-        broken: called once when stdout or stderr cannot be written any more.
+        broken: called once when stdout or stderr can no longer be written.
     """
 
     def __init__(self, job: JobSpec, broken: Callable[[OSError], None]) -> None:
@@ -336,7 +336,7 @@ class OutputForwarder:
 
     def _write_failed(self, error: OSError) -> None:
         if error.errno != errno.EPIPE:
-            self._lose(f"output cannot be written any more: {error.strerror}")
+            self._lose(f"output can no longer be written: {error.strerror}")
         self._broken(error)
 
     def _lose(self, text: str) -> None:

@@ -206,7 +206,7 @@ class Keeper(Daemons, IgnoreEvents):
             await asyncio.wait(serving)
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait until a stop is requested or the idle time is over."""
+        """Wait until a stop is requested or the idle time has passed."""
         self._used = loop.time()
         while not self._stopping.is_set():
             if any(link.channel.client is not None for link in self._links()):

@@ -137,7 +137,7 @@ class IndependentHosts:
         return failures
 
     async def _see_through(self, link: NodeLink, seconds: float) -> None:
-        """Wait until a host is done, end its command when the time is over, and let its daemon go."""
+        """Wait until a host is done, end its command when the time is up, and let its daemon go."""
         index, deadlines = link.node.index, self._job.deadlines
         await wait_at_most(seconds, self._nodes_done.wait(index))
         if not self._nodes_done.is_done(index):

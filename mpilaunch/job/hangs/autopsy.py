@@ -70,7 +70,7 @@ class Observed(NamedTuple):
 
 FENCED = ", in a fence of MPI (MPI_Init, MPI_Finalize)"
 STATES = {
-    "T": "stopped by a signal; kill -CONT lets it go on",
+    "T": "stopped by a signal; kill -CONT lets it continue",
     "t": "stopped by a debugger",
     "D": "blocked{wait} of the kernel, as on a file server or a device that does not answer",
     "Z": "ended, but not yet collected",

@@ -19,7 +19,7 @@ DUMP = b"Fatal Python error: "
 MOST_FRAMES = 200
 """Frames of one thread that are read; faulthandler itself writes 100."""
 MOST_WORKERS = 3
-"""Places of worker processes that are told."""
+"""Places of worker processes that are shown."""
 _HEAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]{1,16}(?: \[([^\]]{0,64})\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.{1,600})", line (\d{1,9}|\?\?\?) in (.{1,600})')
 _LIBRARIES = re.compile(r"/(?:lib|lib64)/(?:python|pypy)\d[\d.]*/|/(?:site|dist)-packages/|^<frozen ")
@@ -138,7 +138,7 @@ def _thread_lines(whose: str, stacks: Sequence[Stack]) -> Iterator[str]:
 def place_in(stderr: bytes) -> str:
     """Return where the thread is that got the signal, "" where a rank's stderr has no stack.
 
-    The dumps of worker processes follow that of the rank; those in code of the user are told too: "__next__ (train.py:30);
+    The dumps of worker processes follow that of the rank; those in code of the user are shown too: "__next__ (train.py:30);
     a worker process in load (data.py:31)".
     """
     return _place_of([stack for stack in stacks_in(stderr.decode("utf-8", "replace")) if stack.current])
