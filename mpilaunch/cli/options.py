@@ -140,6 +140,8 @@ OPTIONS = (
     Option(PROGRAM, "--stdin", "RANK",
         "the rank that reads standard input, or all, or none; auto is rank 0, or none if it is a terminal",
         Text("auto", "all", "none"), default="auto", basic="the rank that reads stdin, or all, or none"),
+    Option(PROGRAM, "--stdin-archive", "PATH",
+        "standard input is a tar archive of these files and directories", multiple=True, configurable=False),
     Option(PROGRAM, "--master-addr", "ADDR", "MASTER_ADDR; without it an address of rank 0's node"),
     Option(PROGRAM, "--network", "NETWORK",
         "the network of the ranks on several machines: 10.99.0.0/24, an interface, none to leave it to their libraries",

@@ -132,6 +132,26 @@ def test_clush_picks_hosts_at_random() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "words", "paths", "target", "member", "kept"),
+    [
+        ("clush", "-w a -c /etc/hosts", ["/etc/hosts"], "/etc/", "", "-o -m --no-same-permissions"),
+        ("clush", "-w a -c f /g --dest x", ["f", "/g"], "./x", "", "-o -m --no-same-permissions"),
+        ("clush", "-w a -c ../f -p --dest=/x", ["../f"], "/x", "f", "-o -p"),
+        ("clush", "-w a -c f --dest /x/", ["f"], "/x/", "", "-o -m --no-same-permissions"),
+        ("pdcp", "-pw a f -x", ["f"], "./-x", "f", "-o -p"),
+        ("pdcp", "-w a f g /x", ["f", "g"], "/x", "", "-o -m --no-same-permissions"),
+    ],
+)
+def test_files_are_copied_by_an_archive(
+    name: str, words: str, paths: list[str], target: str, member: str, kept: str
+) -> None:
+    made = request(shlex.split(words), {"HOME": "/nowhere"}, name)
+    assert list(made.settings["stdin-archive"]) == paths and made.settings["stdin"] == "all"
+    shell, _, _, _, *arguments = made.sections[0].program
+    assert (shell, arguments) == ("sh", [target, member, kept])
+
+
+@pytest.mark.parametrize(
     ("name", "words", "message"),
     [
         ("pdsh", "prog", "no remote hosts specified"),
@@ -156,7 +176,15 @@ def test_clush_picks_hosts_at_random() -> None:
         ("clush", "prog", "no hosts"),
         ("clush", "-w a -R rsh prog", "worker 'rsh' is not supported"),
         ("clush", "-w a -bL prog", "-b with -L is not supported"),
-        ("clush", "-w a -c file", "option -c is not supported"),
+        ("clush", "-w a -c", "-c needs files"),
+        ("clush", "-w a -c file -b", "-b after the files of -c is not supported"),
+        ("clush", "-w a --dest /x prog", "--dest and -p need -c"),
+        ("clush", "-w a -R exec -c file", "-c with -R exec is not supported"),
+        ("clush", "-w a --rcopy file", "option --rcopy is not supported"),
+        ("pdcp", "-w a file", "pdcp needs a file and a target"),
+        ("pdcp", "-w a /etc /x", "/etc is a directory"),
+        ("pdcp", "-w a -R exec file /x", "pdcp with -R exec is not supported"),
+        ("pdcp", "-rw a / /x", "/ has no name"),
         ("clush", "-w a -O what=1 prog", "setting 'what=1' is not supported"),
         ("clush", "-w a -o '-D 1' prog", "-o: option '-D' of ssh is not supported"),
         ("clush", "-w a -o '-p' prog", "-o: -p needs a value"),

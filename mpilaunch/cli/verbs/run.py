@@ -76,6 +76,10 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     from mpilaunch.head import begin
 
     settings, console = request.settings, request.console
+    if settings["stdin-archive"]:
+        from mpilaunch.cli import archive
+
+        archive.take_as_stdin(settings["stdin-archive"])
     job = _make(request)
     if settings["display-allocation"]:
         from mpilaunch.job.plan import allocation_as_text

@@ -53,7 +53,12 @@ def output_files(flag: str, directory: str) -> Translation:
 
 def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
     """Return the hosts and how they are reached, the form of the output, and the program that runs the words on each host."""
+    copies = "c" in parts
+    if not copies and ("dest" in parts or "p" in parts):
+        raise InvalidArgument("--dest and -p need -c", _USAGE_OF_COPY)
     if not words:
+        if copies:
+            raise InvalidArgument("-c needs files", _USAGE_OF_COPY)
         raise InvalidArgument("clush without a command is not supported", "add the command; run clush once for each command")
     worker = parts.get("R", "ssh")
     if worker not in ("ssh", "exec"):
@@ -64,7 +69,8 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     options = remote.job(hosts, None if local else parts.get("l"), shown)
     options += weak("--host-failures", "clush")
     options += remote.ssh_options("-o", "" if local else parts.get("o", ""))
-    options += weak("--stdin", "none" if "n" in parts or os.isatty(0) else "all")
+    if not copies:
+        options += weak("--stdin", "none" if "n" in parts or os.isatty(0) else "all")
     gathered = [flag for flag in ("b", "B", "diff") if flag in parts]
     if gathered and "L" in parts:
         hint = "leave one out: -L prints the lines in the order of the hosts"
@@ -74,9 +80,34 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
         options += Translation(("--fold", style, *(("--merge-stderr-to-stdout",) if "B" in parts else ())))
     elif "L" in parts:
         options += Translation(("--fold", "--fold-style=hosts"))
+    if copies:
+        if local:
+            raise InvalidArgument("-c with -R exec is not supported", "-c copies over ssh")
+        copying, command = _copying(words, parts)
+        return options + copying, command
     fields = {"%%": "=%", "%hosts": "host", "%host": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
     filled, command = remote.program(words, fields, "shell" if local else "login")
     return options + filled, command
+
+
+def _copying(words: Sequence[str], parts: Mapping[str, str]) -> tuple[Translation, list[str]]:
+    """Return how the files of -c are copied; as with clush, --dest and -p may also follow them."""
+    paths, rest = [], list(words)
+    target, preserve = parts.get("dest", ""), "p" in parts
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag == "--dest" and (equals or rest):
+            target = value if equals else rest.pop(0)
+        elif word == "-p":
+            preserve = True
+        elif word.startswith("-") and word != "-":
+            raise InvalidArgument(f"{word} after the files of -c is not supported", "write it before -c")
+        else:
+            paths.append(word)
+    if not paths:
+        raise InvalidArgument("-c needs files", _USAGE_OF_COPY)
+    return remote.copy(paths, target or os.path.join(os.path.dirname(os.path.abspath(paths[0])), ""), preserve=preserve)
 
 
 def _hosts(parts: Mapping[str, str], around: Surroundings) -> list[str]:
@@ -125,7 +156,8 @@ def _expand(texts: Sequence[tuple[str, str]]) -> set[str]:
     return hosts
 
 
-_COPY = "copy files with scp, rsync or clush itself; programs on a shared file system need no copy"
+_USAGE_OF_COPY = "clush -w HOSTS -c FILE... --dest PATH"
+_RCOPY = "print files with -N -w HOST cat FILE, or use scp"
 _CONFIGURATION = "mpilaunch does not read clush.conf: use -O KEY=VALUE; CLUSTERSHELL_CFGDIR names the directory of groups.conf"
 
 DIALECT = Dialect(
@@ -172,8 +204,10 @@ DIALECT = Dialect(
         needless("G groupbase", "", "hosts are printed by name, not by group"),
         needless("color", "WHEN", "lines of hosts are never coloured"),
         # Files
-        refused("c copy rcopy p", "", _COPY),
-        refused("dest", "PATH", _COPY),
+        part("c copy", "", "copy FILE... to each host: `--stdin all --stdin-archive FILE`, and tar there"),
+        part("dest", "PATH", "where the files of -c come; without it where they are here"),
+        part("p", "", "the files of -c keep their modes and times"),
+        refused("rcopy", "", _RCOPY),
     ),
     getopt=True,
     usage="clush [OPTIONS] -w HOSTS COMMAND...",

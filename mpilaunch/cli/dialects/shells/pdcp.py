@@ -1,0 +1,51 @@
+"""Options of pdcp (pdsh 2.34), which copies files to all hosts; the hosts need no pdcp of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from mpilaunch.cli.dialects.rows import Dialect, InvalidArgument, Surroundings, Translation, part
+from mpilaunch.cli.dialects.shells import pdsh, remote
+
+_USAGE = "pdcp [OPTIONS] -w HOSTS FILE... TARGET"
+
+
+def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
+    """Return the hosts and how they are reached, and what the files are and where they come."""
+    parts, hosts, local, notes = pdsh.reached(parts, around)
+    *paths, target = words or [""]
+    if "q" in parts:
+        about = f"""\
+-- PCP-specific options --
+Infile(s)		{", ".join(paths)}
+Outfile			{target or "none"}
+Recursive		{"Yes" if "r" in parts else "No"}
+Preserve mod time/mode	{"Yes" if "p" in parts else "No"}"""
+        program = parts.get("e") or around.environ.get("PDSH_REMOTE_PDCP_PATH", "")
+        return notes + Translation(text=pdsh.listing(about, parts, hosts, "ssh", program)), [*words]
+    if not paths:
+        raise InvalidArgument("pdcp needs a file and a target", _USAGE)
+    if local:
+        raise InvalidArgument("pdcp with -R exec is not supported", "pdcp copies over ssh")
+    folders = [path for path in paths if os.path.isdir(path)]
+    if folders and "r" not in parts:
+        raise InvalidArgument(f"{folders[0]} is a directory", "-r copies directories")
+    copying, command = remote.copy(paths, target, preserve="p" in parts)
+    return notes + pdsh.job(hosts, parts.get("l"), parts) + pdsh.ssh_options(around.environ) + copying, command
+
+
+DIALECT = Dialect(
+    name="pdcp",
+    title="pdcp",
+    owner="pdcp's",
+    rows=(
+        *pdsh.ROWS,
+        part("r", "", "copy directories too"),
+        part("p", "", "the files keep their modes and times"),
+        part("e", "PATH", "only for -q: the hosts need no pdcp"),
+    ),
+    getopt=True,
+    usage=_USAGE,
+    finish=finish,
+)
