@@ -25,6 +25,33 @@ def test_what_takes_too_long_is_cancelled(seconds: float) -> None:
     asyncio.run(main())
 
 
+def test_errors_are_those_of_what_ended_in_time() -> None:
+    async def fail() -> None:
+        raise OSError("gone")
+
+    async def late(told: list[str]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append("ended")
+            raise OSError("too late")
+
+    async def main() -> None:
+        with pytest.raises(OSError, match="gone"):
+            await wait_at_most(20, fail())
+        told: list[str] = []
+        await wait_at_most(0.01, late(told))
+        assert told == ["ended"]
+        await wait_at_most(0.01, asyncio.gather(asyncio.Event().wait(), late(told)))
+        waiting = asyncio.ensure_future(wait_at_most(20, late(told)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting], timeout=20)
+        assert waiting.cancelled()
+
+    asyncio.run(main())
+
+
 def test_what_has_ended_is_no_matter_of_time() -> None:
     async def main() -> None:
         ended = asyncio.Event()

@@ -103,15 +103,12 @@ class ProcessAgent:
         """Abort every channel and wait for its process, at most CLOSE_SECONDS."""
         import asyncio
 
-        from mpilaunch.timeouts import timeout
+        from mpilaunch.timeouts import wait_at_most
 
         channels = list(self._channels)
         for channel in channels:
             channel.abort()
-        with suppress(asyncio.TimeoutError):
-            async with timeout(CLOSE_SECONDS):
-                for channel in channels:
-                    await channel.ended.wait()
+        await wait_at_most(CLOSE_SECONDS, asyncio.gather(*(channel.ended.wait() for channel in channels)))
 
     def forget(self, channel: ProcessChannel) -> None:
         """Called by a channel that has ended."""

@@ -56,6 +56,9 @@ def _add(archive: tarfile.TarFile, path: str) -> None:
     except OSError as error:
         if error.errno in _FULL:
             raise  # the archive's own file
+        if error.errno is None:  # tarfile's own
+            message = f"{OPTION}: {path}: a file has become shorter while it was read"
+            raise UsageError("stdin-archive", message, hint="try again when nothing writes there") from error
         within = isinstance(error.filename, str) and error.filename.startswith(f"{place}/")
         at = error.filename if within else path
         raise UsageError("stdin-archive", f"{OPTION}: {at}: {reason_of(error)}", hint="name files that you may read") from error

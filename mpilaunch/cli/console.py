@@ -97,9 +97,13 @@ class Console:
         self._terminal = self._stream.isatty()
         self._colour = wants_colour(self._environ, terminal=self._terminal)
 
-    def error(self, error: LaunchError) -> None:
+    def error(self, error: LaunchError, peer: str = "") -> None:
+        """Write an error; as the launcher that calls itself `peer`, for its scripts: then only a terminal gets the hint."""
         context = [self.masked(line) for line in error.context]
-        self._message("error", f"[{error.reference}]: {error.message}", context, error.hint)
+        if peer:
+            self._message("", f"{peer}: {error.message}", context, error.hint if self._terminal else None)
+        else:
+            self._message("error", f"[{error.reference}]: {error.message}", context, error.hint)
 
     def warn(self, text: str, context: Sequence[str] = ()) -> None:
         """Write a warning; the job continues."""

@@ -21,8 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(sys.argv[1:] if arguments is None else list(arguments), console, report, name)
     except LaunchError as error:
-        code = _failed(error, console, report)
-        return USAGE_CODES.get(name, code) if code == ExitCode.USAGE else code
+        return _failed(error, console, report, name)
     except KeyboardInterrupt:  # while no launch handles signals
         return _failed(LaunchError("interrupted", "SIGINT to mpilaunch", exit_code=130), console, report)
     except Exception as error:
@@ -37,9 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.end_progress()
 
 
-def _failed(error: LaunchError, console: Console, report: ErrorReport) -> int:
-    """Tell and report an error; return the exit code."""
-    console.error(error)
+def _failed(error: LaunchError, console: Console, report: ErrorReport, name: str = "") -> int:
+    """Tell and report an error; return the exit code.
+
+    A mistake in the command line of a launcher among USAGE_CODES, under its `name`, is told and ends as there.
+    """
+    peer = ""
+    if error.exit_code == ExitCode.USAGE and name in USAGE_CODES:
+        from mpilaunch.head.ending.peer_ends import with_host
+
+        peer, error.exit_code = with_host(name), USAGE_CODES[name]
+    console.error(error, peer)
     try:
         report.write(error, console.masked)
     except LaunchError as second:

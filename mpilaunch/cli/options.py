@@ -172,8 +172,8 @@ OPTIONS = (
         "with --fold: the names before each line, before blocks of stdout, or stdout of all hosts in order, not merged; or how "
         "it differs from the most frequent one (diff)", OneOf("lines", "blocks", "hosts", "diff"), default="lines"),
     Option(OUTPUT, "--host-failures", "",
-        "with --independent: name failed hosts at the end, or each as it fails, as clush or pdsh:PROGRAM does",
-        OneOf("end", "clush", "pdsh:"), default="end"),
+        "with --independent: name failed hosts at the end, or each as it fails, as clush, or pdsh:PROGRAM or pdcp:PROGRAM does",
+        OneOf("end", "clush", "pdsh:", "pdcp:"), default="end"),
     Option(OUTPUT, "--report", "FILE", "write the plan, bindings, times and exit codes of all ranks as JSON", FILE),
     Option(OUTPUT, "--quiet -q", "", "print only the ranks' output, warnings and errors"),
     Option(OUTPUT, "--verbose -v", "",

@@ -68,7 +68,7 @@ class Slices:
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended; before Python 3.12, asyncio.wait_for may swallow a cancellation."""
+    """Cancel tasks and wait until they have ended; with Python 3.10, one may swallow a cancellation."""
     pending = set(tasks)
     while pending:
         for task in pending:

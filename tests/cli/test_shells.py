@@ -108,6 +108,10 @@ def test_a_list_that_only_leaves_out_chooses_from_the_nodes_of_genders(tmp_path:
     assert hosts_of("pdsh", "-w", "n[1-9]", "-g", "web", **around) == ["n1", "n2"]
     assert "no remote hosts specified" in refused("pdsh", "-w n[3-9] -g web prog", **around)
     assert "Do not specify -A or -a with -g" in refused("pdsh", "-a -w n1 -g web prog", **around)
+    assert hosts_of("pdsh", "-w", "n2,n1,n2", "-g", "web", **around) == ["n1", "n2"]
+    for words in ("-g web", "-a"):
+        message = f"Do not specify both -w and {words[:2]}"
+        assert message in refused("pdsh", f"-M dshgroup -w n1 {words} prog", **around)
     assert "no remote hosts specified" in refused("pdsh", "-w -n1 prog", **around)
 
 
@@ -134,12 +138,12 @@ def test_clush_picks_hosts_at_random() -> None:
 @pytest.mark.parametrize(
     ("name", "words", "paths", "target", "member", "kept"),
     [
-        ("clush", "-w a -c /etc/hosts", ["/etc/hosts"], "/etc/", "", "-o -m --no-same-permissions"),
-        ("clush", "-w a -c f /g --dest x", ["f", "/g"], "./x", "", "-o -m --no-same-permissions"),
-        ("clush", "-w a -c ../f -p --dest=/x", ["../f"], "/x", "f", "-o -p"),
-        ("clush", "-w a -c f --dest /x/", ["f"], "/x/", "", "-o -m --no-same-permissions"),
-        ("pdcp", "-pw a f -x", ["f"], "./-x", "f", "-o -p"),
-        ("pdcp", "-w a f g /x", ["f", "g"], "/x", "", "-o -m --no-same-permissions"),
+        ("clush", "-w a -c /etc/hosts", ["/etc/hosts"], "/etc/", "", ""),
+        ("clush", "-w a -c f /g --dest x", ["f", "/g"], "x", "", ""),
+        ("clush", "-w a -c ../f -p --dest=/x", ["../f"], "/x", "f", "p"),
+        ("clush", "-w a -c f --dest /x/", ["f"], "/x/", "", ""),
+        ("pdcp", "-pw a /etc/hosts -x", ["/etc/hosts"], "-x", "hosts", "p"),
+        ("pdcp", "-w a /etc/hosts /etc/passwd /x", ["/etc/hosts", "/etc/passwd"], "/x", "", ""),
     ],
 )
 def test_files_are_copied_by_an_archive(
@@ -147,8 +151,9 @@ def test_files_are_copied_by_an_archive(
 ) -> None:
     made = request(shlex.split(words), {"HOME": "/nowhere"}, name)
     assert list(made.settings["stdin-archive"]) == paths and made.settings["stdin"] == "all"
-    shell, _, _, _, *arguments = made.sections[0].program
-    assert (shell, arguments) == ("sh", [target, member, kept])
+    python, *_, code, packed, told_target, told_member, told_kept = made.sections[0].program
+    assert python == "python3" and code.startswith("import ") and packed.isprintable()
+    assert (told_target, told_member, told_kept) == (target, member, kept)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +186,10 @@ def test_files_are_copied_by_an_archive(
         ("clush", "-w a --dest /x prog", "--dest and -p need -c"),
         ("clush", "-w a -R exec -c file", "-c with -R exec is not supported"),
         ("clush", "-w a --rcopy file", "option --rcopy is not supported"),
-        ("pdcp", "-w a file", "pdcp needs a file and a target"),
-        ("pdcp", "-w a /etc /x", "/etc is a directory"),
-        ("pdcp", "-w a -R exec file /x", "pdcp with -R exec is not supported"),
+        ("pdcp", "-w a file", "pcp requires source and dest filenames"),
+        ("pdcp", "-w a /etc /x", "use -r to copy directories: /etc"),
+        ("pdcp", "-w a /no/such /x", "can't stat /no/such"),
+        ("pdcp", "-w a -R exec /etc/hosts /x", "pdcp with -R exec is not supported"),
         ("pdcp", "-rw a / /x", "/ has no name"),
         ("clush", "-w a -O what=1 prog", "setting 'what=1' is not supported"),
         ("clush", "-w a -o '-D 1' prog", "-o: option '-D' of ssh is not supported"),

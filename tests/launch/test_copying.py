@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,32 +62,40 @@ def test_a_directory_comes_whole_under_another_name(hosts: Hosts, links: Path, s
         assert "to." not in on(hosts, name, "ls", "/tmp"), "nothing else is left"
 
 
-def test_files_come_where_they_are_here_as_new_ones(hosts: Hosts, links: Path, source: Path) -> None:
-    hosts.run(["sh", "-c", f"umask 0; rm -rf /tmp/in; mkdir /tmp/in; echo 1 >/tmp/in/.a; cp -p '{source}/run me' /tmp/in/b"])
-    on(hosts, "node01", "sh", "-c", "echo old >/tmp/in/b; chmod 600 /tmp/in/b")
+def test_existing_files_are_written_over_and_keep_what_they_are(hosts: Hosts, links: Path, source: Path) -> None:
+    hosts.run(["sh", "-c", f"rm -rf /tmp/in; mkdir /tmp/in; echo 1 >/tmp/in/.a; cp -p '{source}/run me' /tmp/in/b"])
+    on(hosts, "node01", "sh", "-c", "cd /tmp/in; echo an older one >real; chown nobody real; chmod 600 real; ln -s real b")
     assert hosts.run([links / "clush", "-w", OF_NODES, "--copy", "/tmp/in/.a", "/tmp/in/b"]).returncode == 0
     for name in NAMES:
-        assert on(hosts, name, "sh", "-c", "umask; cd /tmp/in; cat .a; ./b; stat -c %a .a b") == "0022\n1\nran\n644\n750\n"
-        assert int(on(hosts, name, "stat", "-c", "%Y", "/tmp/in/b")) > MTIME
+        assert on(hosts, name, "sh", "-c", "cd /tmp/in; cat .a b; stat -c %a .a") == "1\n#!/bin/sh\necho ran\n644\n"
+        assert int(on(hosts, name, "stat", "-L", "-c", "%Y", "/tmp/in/b")) > MTIME
+    assert on(hosts, "node01", "stat", "-c", "%F %U %a", "/tmp/in/b", "/tmp/in/real").splitlines() == [
+        "symbolic link root 777",
+        "regular file nobody 600",
+    ]
+    assert on(hosts, "node02", "stat", "-c", "%a", "/tmp/in/b") == "750\n", "a new one has its mode here"
 
 
-def test_a_host_that_cannot_take_a_file_keeps_what_it_has(hosts: Hosts, links: Path, source: Path) -> None:
-    on(hosts, "node02", "sh", "-c", "mkdir /tmp/to; mount -t tmpfs -o size=1m none /tmp/to; echo old >/tmp/to/data")
+def test_a_host_that_cannot_take_a_file_is_named(hosts: Hosts, links: Path, source: Path) -> None:
+    on(hosts, "node02", "sh", "-c", "mkdir /tmp/to; mount -t tmpfs -o size=1m none /tmp/to")
     try:
         copy = ("-c", str(source / "sub" / ".hidden"), "--dest", "/tmp/to/data")
         done = hosts.run([links / "clush", "-S", "-w", f"{OF_NODES},node09", *copy])
-        assert on(hosts, "node02", "sh", "-c", "cat /tmp/to/data; ls -A /tmp/to") == "old\ndata\n"
     finally:
         on(hosts, "node02", "umount", "/tmp/to")
     assert done.returncode == 255 and done.stdout == ""
-    for name, reason in (("node01", "/tmp/to"), ("node02", "tar: .hidden: "), ("node09", "")):
-        assert f"clush: {name}: exited with exit code " in done.stderr and reason in done.stderr, done.stderr
+    reasons = {"node01": "No such file or directory", "node02": "No space left on device"}
+    for name, reason in reasons.items():
+        assert f"{name}: /tmp/to/data: {reason}\n" in done.stderr, done.stderr
+        assert f"clush: {name}: exited with exit code 1\n" in done.stderr
+    assert "clush: node09: exited with exit code 255\n" in done.stderr
 
 
 def test_several_files_need_a_directory(hosts: Hosts, links: Path, source: Path) -> None:
-    words = [str(source / "run me"), str(source / "sub"), "in/no"]
-    done = hosts.run([links / "pdcp", "-r", "-w", "node01,node02", *words])
-    assert done.stderr.count("./in/no: not a directory") == 2 and "pdsh@" in done.stderr
+    words = [str(source / "run me"), str(source / "sub")]
+    done = hosts.run([links / "pdcp", "-r", "-w", "node01,node02", *words, "in/no"])
+    assert done.stderr.count("in/no: not a directory\n") == 2, done.stderr
+    assert re.search("^pdcp@[^ ]+: node01: ssh exited with exit code 1$", done.stderr, re.M)
     on(hosts, "node01", "mkdir", "-p", "/root/in-home")
-    assert hosts.run([links / "pdcp", "-r", "-w", "node01", *words[:2], "in-home"]).returncode == 0
+    assert hosts.run([links / "pdcp", "-r", "-w", "node01", *words, "~/in-home"]).returncode == 0
     assert on(hosts, "node01", "sh", "-c", "cd /root/in-home; ls -A; rm -r /root/in-home") == "run me\nsub\n"

@@ -34,6 +34,13 @@ def test_who_gets_it(words: list[str], expected: list[str]) -> None:
     assert (done.code, done.lines, done.err) == (0, expected, b"")
 
 
+def test_an_archive_is_read_by_the_ranks_and_stdin_by_what_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the archive\n")
+    words = ("--hostfile", "/dev/stdin", "--stdin", "all", "--stdin-archive", tmp_path / "file", "tar", "-xO")
+    done = launch(*words, stdin=b"local slots=2\n")
+    assert (done.code, done.lines, done.err) == (0, ["in the archive"] * 2, b"")
+
+
 @pytest.mark.parametrize(
     ("words", "receivers"),
     [(["-np", "1"], [0]), (["-np", "3", "--stdin", "all"], [0, 1, 2]), (["-np", "3", "--stdin", "1"], [1])],

@@ -205,8 +205,10 @@ def _threads(settings: Settings, batch: BatchJob | None, mapped: MappedJob) -> s
 def _stdin(settings: Settings, part: Part | None, *, terminal: bool) -> str:
     """Return which rank reads stdin, as in `JobSpec.stdin`."""
     target: str = settings["stdin"]
+    if settings["stdin-archive"] and target == "none":
+        raise UsageError("option-conflict", "--stdin-archive with --stdin none", hint="leave one out")
     if target == "auto":
-        if terminal or settings["detach"]:
+        if (terminal or settings["detach"]) and not settings["stdin-archive"]:
             return "none"  # a background job would stop at its first read of the terminal, or take what a script reads
         return "0" if part is None else "first"
     if target in ("all", "none"):

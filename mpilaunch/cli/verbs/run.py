@@ -76,10 +76,6 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     from mpilaunch.head import begin
 
     settings, console = request.settings, request.console
-    if settings["stdin-archive"]:
-        from mpilaunch.cli import archive
-
-        archive.take_as_stdin(settings["stdin-archive"])
     job = _make(request)
     if settings["display-allocation"]:
         from mpilaunch.job.plan import allocation_as_text
@@ -118,6 +114,10 @@ def launch(request: Request, local: PrestartedAgent) -> int:
 
         if note := hints.profile_note(programs, job.profiles):
             console.note(note, level=1)
+    if settings["stdin-archive"]:
+        from mpilaunch.cli import archive
+
+        archive.take_as_stdin(settings["stdin-archive"])
     if settings["detach"]:
         from mpilaunch.cli.jobs import kept
 

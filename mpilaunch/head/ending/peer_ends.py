@@ -71,18 +71,29 @@ class PeerEnds(HostEnds):
         self._say(f"{end.host}: {end.text}{hint}")
 
 
+def with_host(name: str) -> str:
+    """Return how pdsh and pdcp call themselves: by their name and that of this machine, up to its first dot."""
+    return f"{name}@{socket.gethostname().partition('.')[0]}"
+
+
 class PdshEnds(PeerEnds):
     """pdsh@HEAD: HOST: ssh exited with exit code 3.
 
     Args:
         program: what runs the command: "ssh", or with `-R exec` the command itself.
+        name: of the command, pdsh or pdcp.
     """
 
     def __init__(
-        self, hosts: int, say: Callable[[str], None], program: str, end_all: Callable[[], None] | None = None
+        self,
+        hosts: int,
+        say: Callable[[str], None],
+        program: str,
+        end_all: Callable[[], None] | None = None,
+        name: str = "pdsh",
     ) -> None:
         super().__init__(hosts, say, end_all)
-        self._program, self._name = program, f"pdsh@{socket.gethostname().partition('.')[0]}"
+        self._program, self._name = program, with_host(name)
         self.interrupted = f"{self._name}: interrupt, aborting."
 
     def _tell(self, end: HostEnd) -> None:
@@ -137,6 +148,6 @@ def host_ends(
 ) -> HostEnds:
     """Return the failures of a job of so many hosts, in the style of its --host-failures; a failure calls `end_all`."""
     style, _, program = output.host_failures.partition(":")
-    if style == "pdsh":
-        return PdshEnds(hosts, say, program or "ssh", end_all)
+    if style in ("pdsh", "pdcp"):
+        return PdshEnds(hosts, say, program or "ssh", end_all, style)
     return ClushEnds(hosts, say, output, end_all) if style == "clush" else HostEnds(hosts, say, end_all)

@@ -214,6 +214,9 @@ def test_without_a_word_a_terminal_is_not_read(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "isatty", lambda descriptor: True)
     assert job("-np 2").stdin == "none"
     assert job("-np 2 --stdin 0").stdin == "0"
+    assert job("-np 2 --stdin-archive f").stdin == job("-np 2 --stdin-archive f --detach").stdin == "0"
+    with pytest.raises(UsageError, match="--stdin-archive with --stdin none"):
+        job("-np 2 --stdin-archive f --stdin none")
 
 
 # What the ranks are given

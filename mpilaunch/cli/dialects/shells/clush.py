@@ -204,7 +204,7 @@ DIALECT = Dialect(
         needless("G groupbase", "", "hosts are printed by name, not by group"),
         needless("color", "WHEN", "lines of hosts are never coloured"),
         # Files
-        part("c copy", "", "copy FILE... to each host: `--stdin all --stdin-archive FILE`, and tar there"),
+        part("c copy", "", "copy FILE... to each host: `--stdin all --stdin-archive FILE`, and a program there"),
         part("dest", "PATH", "where the files of -c come; without it where they are here"),
         part("p", "", "the files of -c keep their modes and times"),
         refused("rcopy", "", _RCOPY),

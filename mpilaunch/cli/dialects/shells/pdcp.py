@@ -15,6 +15,15 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     """Return the hosts and how they are reached, and what the files are and where they come."""
     parts, hosts, local, notes = pdsh.reached(parts, around)
     *paths, target = words or [""]
+    if not paths:
+        raise InvalidArgument("pcp requires source and dest filenames", _USAGE)
+    if local:
+        raise InvalidArgument("pdcp with -R exec is not supported", "pdcp copies over ssh")
+    for path in paths:
+        if not os.path.exists(path):
+            raise InvalidArgument(f"can't stat {path}", "name files of this machine")
+        if os.path.isdir(path) and "r" not in parts:
+            raise InvalidArgument(f"use -r to copy directories: {path}", _USAGE)
     if "q" in parts:
         about = f"""\
 -- PCP-specific options --
@@ -24,15 +33,8 @@ Recursive		{"Yes" if "r" in parts else "No"}
 Preserve mod time/mode	{"Yes" if "p" in parts else "No"}"""
         program = parts.get("e") or around.environ.get("PDSH_REMOTE_PDCP_PATH", "")
         return notes + Translation(text=pdsh.listing(about, parts, hosts, "ssh", program)), [*words]
-    if not paths:
-        raise InvalidArgument("pdcp needs a file and a target", _USAGE)
-    if local:
-        raise InvalidArgument("pdcp with -R exec is not supported", "pdcp copies over ssh")
-    folders = [path for path in paths if os.path.isdir(path)]
-    if folders and "r" not in parts:
-        raise InvalidArgument(f"{folders[0]} is a directory", "-r copies directories")
     copying, command = remote.copy(paths, target, preserve="p" in parts)
-    return notes + pdsh.job(hosts, parts.get("l"), parts) + pdsh.ssh_options(around.environ) + copying, command
+    return notes + pdsh.job(hosts, parts.get("l"), parts, name="pdcp") + pdsh.ssh_options(around.environ) + copying, command
 
 
 DIALECT = Dialect(

@@ -98,10 +98,10 @@ Command:		{" ".join(words) or "none"}"""
     return notes + options + filled, command
 
 
-def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str], program: str = "") -> Translation:
-    """Return the options of a job of pdsh's; with -R exec, `program` is what runs for each host."""
+def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str], program: str = "", name: str = "pdsh") -> Translation:
+    """Return the options of a job of the command `name`; with -R exec, `program` is what runs for each host."""
     shown = {**_DEFAULTS, **parts, **({"local": "yes"} if program else {})}
-    options = remote.job(hosts, None if program else user, shown) + weak("--host-failures", f"pdsh:{program or 'ssh'}")
+    options = remote.job(hosts, None if program else user, shown) + weak("--host-failures", f"{name}:{program or 'ssh'}")
     return options + weak("--first-interrupt", "end" if "b" in parts else "status")
 
 
@@ -176,8 +176,8 @@ ROWS = (
     part("x", "HOSTS", "leave these out", "x,"),
     part("g", "QUERY", "the hosts of a query of genders, or of a file in /etc/dsh/group; of those of -w only these", "g,"),
     part("X", "QUERY", "leave the hosts of a query or a group out", "X,"),
-    acts("a", "", lambda: keep("a", "a"), "all nodes of genders but those with pdsh_all_skip, or those in /etc/machines"),
-    acts("A", "", lambda: keep("a", "A"), "all nodes of genders"),
+    acts("a", "", lambda: keep("a,", "a"), "all nodes of genders but those with pdsh_all_skip, or those in /etc/machines"),
+    acts("A", "", lambda: keep("a,", "A"), "all nodes of genders"),
     part("F", "FILE", "this file of genders"),
     part("i", "", "the other names of hosts in genders: altname, or the node of one"),
     refused("j P", "LIST", "run mpilaunch itself inside the job: it uses the nodes of Slurm and PBS"),
@@ -195,6 +195,7 @@ ROWS = (
     acts("q", "", lambda: keep("q", "q"), "print the settings and the hosts as pdsh does; see also `--dry-run`"),
     acts("Q", "", lambda: keep("q", "Q"), "the same, with each host by itself"),
     part("b", "", "`--first-interrupt end`; without it `--first-interrupt status`"),
+    needless("K", "", "a host's name is never shortened"),
     part("d", "", "only for -q: --report FILE has the times of each host, -v the steps of the start"),
 )
 """Those of pdcp too."""
@@ -207,7 +208,6 @@ DIALECT = Dialect(
         *ROWS,
         part("k", "", "`--no-continue-on-error`: the first failure ends the commands of all hosts"),
         part("S", "", "`--exit-code largest`; without it `--exit-code zero`"),
-        needless("K", "", "a host's name is never shortened"),
         needless("s", "", "stdout and stderr are always separate"),
     ),
     getopt=True,

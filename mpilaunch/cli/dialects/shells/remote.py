@@ -1,4 +1,4 @@
-"""What pdsh and clush share: the hosts and the options of ssh, and the program that runs a command line as sshd does.
+"""What pdsh, pdcp and clush share: the hosts, the options of ssh, and the programs that run a line or take files there.
 
 Pure, but for groups of hosts: those are looked up in ClusterShell's files.
 """
@@ -9,7 +9,9 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from mpilaunch.agent import CHECK_PYTHON, python_command
 from mpilaunch.cli import archive
 from mpilaunch.cli.dialects.rows import InvalidArgument, Translation, weak, whole
 from mpilaunch.cli.files import expand_group
@@ -101,26 +103,18 @@ def _filled(line: str, fields: Mapping[str, str], template: bool) -> str:
     return result
 
 
-_COPY = (
-    'if [ -d "$1" ]; then exec tar -xf - -C "$1" $3; fi; '
-    'if [ -z "$2" ]; then echo "$1: not a directory" >&2; exit 1; fi; '
-    """d=$(mktemp -d "$1.XXXXXX") || exit; trap 'rm -rf "$d"; exit 143' HUP INT TERM; """
-    'tar -xf - -C "$d" $3 && mv -f "$d/$2" "$1"; c=$?; rm -rf "$d"; exit $c'
-)
-"""For sh: put what comes as a tar archive into a directory, or its only member $2 in the place of a file, at once."""
-
-
 def copy(paths: Sequence[str], target: str, *, preserve: bool) -> tuple[Translation, list[str]]:
     """Return how files of this machine are put into a directory of each host, or, if it is one, under another name.
 
     Args:
         target: the path on the hosts; with a slash at its end, or for several files, a directory.
-        preserve: keep modes and times; without it the files are new ones of the login's umask.
+        preserve: keep modes and times.
     """
     name = archive.name_of(paths[0]) if len(paths) == 1 and not target.endswith("/") else ""
-    kept = "-o -p" if preserve else "-o -m --no-same-permissions"
     options = Translation(("--stdin", "all", *(word for path in paths for word in ("--stdin-archive", path))))
-    return options, ["sh", "-c", _COPY, "sh", target if target.startswith("/") else f"./{target}", name, kept]
+    text = Path(__file__).with_name("receiver.py").read_text(encoding="utf-8")
+    arguments = (target, name, "p" if preserve else "")
+    return options, python_command("python3", "mpilaunch copy", f"{CHECK_PYTHON}\n{text}", *arguments)
 
 
 _ARGUMENT = {"-p": "Port", "-l": "User", "-i": "IdentityFile", "-J": "ProxyJump", "-o": "", "-c": "Ciphers", "-m": "MACs"}

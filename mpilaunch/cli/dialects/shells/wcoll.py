@@ -45,7 +45,7 @@ class Collective:
         """Read the lists of `w,` and `x,`, the groups, or WCOLL; raises InvalidArgument and UsageError.
 
         Args:
-            parts: also `a` ("a" or "A": all nodes), `g,` and `X,` (groups), `i`, `F` and `M`; see `genders`.
+            parts: also `a,` ("a" and "A": all nodes), `g,` and `X,` (groups), `i`, `F` and `M`; see `genders`.
         """
         self.modules: set[str] = set()
         self.notes = Translation()
@@ -56,10 +56,12 @@ class Collective:
         self._excluded: set[str] = set()
         self._patterns: list[tuple[bool, str]] = []
         self._expand_list(parts.get("w,", ""), parts.get("x,", ""))
-        if parts.get("g,") and parts.get("a"):
+        if parts.get("g,") and parts.get("a,"):
             raise InvalidArgument("Do not specify -A or -a with -g", "leave one out")
         if not self._is_list:
             self._take_groups(parts, genders)
+        elif genders is None and (parts.get("g,") or parts.get("a,")):
+            raise InvalidArgument(f"Do not specify both -w and -{parts.get('a,', 'g')[0]}", "leave one out")
         self._filter()
         if genders is not None:
             self._apply_genders(parts, genders)
@@ -86,7 +88,7 @@ class Collective:
 
     def _take_groups(self, parts: Mapping[str, str], genders: Genders | None) -> None:
         """Take the hosts of -a, -A or -g, or those of WCOLL."""
-        groups, all_nodes = parts.get("g,"), parts.get("a")
+        groups, all_nodes = parts.get("g,"), parts.get("a,")
         if genders is not None and all_nodes:
             self.hosts = _in_order(genders.all())
         elif genders is not None and groups:
@@ -116,11 +118,11 @@ class Collective:
 
     def _apply_genders(self, parts: Mapping[str, str], genders: Genders) -> None:
         """Apply -g to the hosts of a list, -X, the other names of nodes, and how nodes are reached."""
-        listed = self._is_list or not (parts.get("g,") or parts.get("a"))
+        listed = self._is_list or not (parts.get("g,") or parts.get("a,"))
         if listed and (queries := parts.get("g,")):
             kept = genders.with_other_names(name for query in queries.split(",") for name in genders.query(query))
-            self.hosts = [name for name in self.hosts if name.rpartition("@")[2] in kept]
-        queries = ",".join(filter(None, (parts.get("X,"), "pdsh_all_skip" if parts.get("a") == "a" else "")))
+            self.hosts = _in_order(name for name in self.hosts if name.rpartition("@")[2] in kept)
+        queries = ",".join(filter(None, (parts.get("X,"), "pdsh_all_skip" if "a" in parts.get("a,", "") else "")))
         if queries:
             out = genders.with_other_names(name for query in queries.split(",") for name in genders.query(query))
             self.hosts = [name for name in self.hosts if name.rpartition("@")[2] not in out]
@@ -191,11 +193,11 @@ def _genders(parts: Mapping[str, str], environ: Mapping[str, str]) -> Genders | 
     for name in chosen:
         if name not in _MISC:
             raise InvalidArgument(f"module '{name}' of pdsh is not supported", f"the modules are {', '.join(_MISC)}")
-    if "genders" in chosen or any(key in parts for key in ("F", "i")) or parts.get("a") == "A":
+    if "genders" in chosen or any(key in parts for key in ("F", "i")) or "A" in parts.get("a,", ""):
         return genders
     if chosen or not genders.is_there():
         return None
-    if not any(key in parts for key in ("a", "g,", "X,")):
+    if not any(key in parts for key in ("a,", "g,", "X,")):
         try:
             genders.all()
         except InvalidArgument:
@@ -214,9 +216,10 @@ def _in_order(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=_key)
 
 
-def _key(name: str) -> tuple[str, int, str]:
+def _key(name: str) -> tuple[str, int, int, str]:
     prefix, digits = _split(name)
-    return prefix, int(digits or -1), name
+    padded = digits.startswith("0") and len(digits) > 1
+    return prefix, len(digits) * padded, int(digits or -1), name
 
 
 def _split(name: str) -> tuple[str, str]:
