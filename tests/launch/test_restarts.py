@@ -147,7 +147,7 @@ def test_hosts_that_are_not_reached_at_the_start_are_replaced_or_left_out(hosts:
     done = hosts.launch("-H", "node[01-03]", "--spares", "1", "hostname")
     assert (done.returncode, sorted(done.stdout.split())) == (0, ["node01", "node03"])
     assert notes(done.stderr)[0].startswith("1 of 2 nodes: node02: connection refused after ")
-    assert notes(done.stderr)[0].endswith("; goes on with node03 for node02")
+    assert notes(done.stderr)[0].endswith("; continues with node03 for node02")
     done = hosts.launch("-H", "node[01-03]", "--nnodes", "1:3", "hostname")
     assert (done.returncode, sorted(done.stdout.split())) == (0, ["node01", "node03"])
     done = hosts.launch("-H", "node[01-03]", "--nnodes", "3:3", "--max-restarts", "5", "hostname")
