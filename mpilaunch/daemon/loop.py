@@ -281,7 +281,7 @@ class Daemon:
             end = {"code": code, "signal": number, "core": code is None and os.WCOREDUMP(status), "clock": clock}
             more = {"stopped": stopped, "stdin_read": self._forwarder.close_input(rank), "mpi": mpi, "evidence": evidence}
             message = {"type": "exited", "rank": rank, **end, **more}
-            if number == signal.SIGTERM and not stopped:
+            if (number == signal.SIGTERM or code == 128 + signal.SIGTERM) and not stopped:  # the second is a shell's
                 self._processes.uninvited.append(message)
                 self._timers.set("uninvited", SHARED_SECONDS, self._tell_uninvited)
             else:

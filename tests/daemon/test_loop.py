@@ -256,8 +256,11 @@ def test_a_stop_comes_before_a_launch_that_is_on_its_way(daemon: WireToDaemon, t
     assert types(daemon).count("started") == 1
 
 
-def test_a_sigterm_to_rank_and_daemon_is_reported_before_the_end_of_the_rank(daemon: WireToDaemon, tmp_path: Path) -> None:
-    daemon.run(*stay(tmp_path), ranks=2)
+@pytest.mark.parametrize("before", ["", "trap 'exit 143' TERM"], ids=["killed", "143"])
+def test_a_sigterm_to_rank_and_daemon_is_reported_before_the_end_of_the_rank(
+    daemon: WireToDaemon, tmp_path: Path, before: str
+) -> None:
+    daemon.run(*stay(tmp_path, before=before), ranks=2)
     ranks = rank_pids(tmp_path, 2)
     (pid,) = children(daemon.process.pid)
     for one in (*ranks, pid):  # in this order, as Slurm does it now and then

@@ -30,8 +30,8 @@ RUNNER = """if True:
         json.dump([result.testsRun, failed], file)
 """
 COPYING = "copy", "Copy"
-"""In the names of tests of pdcp and rpdcp, which mpilaunch does not have. The real ones fail here too: these tests look for
-copied files in the head's /tmp, and the host has its own."""
+"""In the names of tests of pdcp, and of rpdcp, which mpilaunch does not have. The real ones fail here: they look for copied files
+in the head's /tmp, and the host has its own. Our pdcp passes, since it reaches this machine's names without ssh."""
 LONGEST = 60.0
 """Seconds that the commands of the tests take at most."""
 LEAST = 87
@@ -56,4 +56,5 @@ def test_the_worker_pdsh_ends_its_tests_alike_over_both(hosts: Hosts, links: Pat
     wait_until(lambda: not ours(before) and not any(map(hosts.processes, hosts.names)), "all commands have ended", LONGEST)
     real, own = ends
     assert not [name for name in real if not any(word in name for word in COPYING)], "the real one passes all but these"
-    assert own.keys() == real.keys(), "\n".join(own[name] for name in own.keys() - real.keys())
+    assert own.keys() <= real.keys(), "\n".join(own[name] for name in own.keys() - real.keys())
+    assert not [name for name in own if "ReverseCopy" not in name], "what fails over ours is rpdcp's"
