@@ -30,8 +30,8 @@ RUNNER = """if True:
         json.dump([result.testsRun, failed], file)
 """
 COPYING = "copy", "Copy"
-"""In the names of tests of pdcp, and of rpdcp, which mpilaunch does not have. The real ones fail here: they look for copied files
-in the head's /tmp, and the host has its own. Our pdcp passes, since it reaches this machine's names without ssh."""
+"""In the names of tests of pdcp, and of rpdcp, which mpilaunch does not have. The real ones fail here: they look for copied
+files in the head's /tmp, and the host has its own. Our pdcp passes, since it reaches this machine's names without ssh."""
 LONGEST = 60.0
 """Seconds that the commands of the tests take at most."""
 LEAST = 87
