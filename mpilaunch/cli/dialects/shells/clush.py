@@ -56,9 +56,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     copies = "c" in parts
     if not copies and ("dest" in parts or "p" in parts):
         raise InvalidArgument("--dest and -p need -c", _USAGE_OF_COPY)
-    if not words:
-        if copies:
-            raise InvalidArgument("-c needs files", _USAGE_OF_COPY)
+    if not words and not copies:
         raise InvalidArgument("clush without a command is not supported", "add the command; run clush once for each command")
     worker = parts.get("R", "ssh")
     if worker not in ("ssh", "exec"):
@@ -69,8 +67,6 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     options = remote.job(hosts, None if local else parts.get("l"), shown)
     options += weak("--host-failures", "clush")
     options += remote.ssh_options("-o", "" if local else parts.get("o", ""))
-    if not copies:
-        options += weak("--stdin", "none" if "n" in parts or os.isatty(0) else "all")
     gathered = [flag for flag in ("b", "B", "diff") if flag in parts]
     if gathered and "L" in parts:
         hint = "leave one out: -L prints the lines in the order of the hosts"
@@ -85,6 +81,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
             raise InvalidArgument("-c with -R exec is not supported", "-c copies over ssh")
         copying, command = _copying(words, parts)
         return options + copying, command
+    options += weak("--stdin", "none" if "n" in parts or os.isatty(0) else "all")
     fields = {"%%": "=%", "%hosts": "host", "%host": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
     filled, command = remote.program(words, fields, "shell" if local else "login")
     return options + filled, command

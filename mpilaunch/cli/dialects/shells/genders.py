@@ -40,9 +40,9 @@ class Genders:
         """Return all nodes; raises InvalidArgument."""
         return list(self._attributes)
 
-    def query(self, text: str) -> list[str]:
-        """Return the nodes that a query such as "compute&&~gpu" selects; raises InvalidArgument."""
-        return self._run("-n", "--", text)
+    def query(self, queries: str) -> list[str]:
+        """Return the nodes that each of some queries, such as "compute&&~gpu,login", selects; raises InvalidArgument."""
+        return [name for query in queries.split(",") for name in self._run("-n", "--", query)]
 
     def with_other_names(self, nodes: Iterable[str]) -> set[str]:
         """Return the nodes under both of their names."""

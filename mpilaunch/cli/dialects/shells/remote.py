@@ -1,6 +1,6 @@
 """What pdsh, pdcp and clush share: the hosts, the options of ssh, and the programs that run a line or take files there.
 
-Pure, but for groups of hosts: those are looked up in ClusterShell's files.
+Pure, but for groups of hosts, which are looked up in ClusterShell's files, and the text of `receiver`.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Collective:
         if genders is not None and all_nodes:
             self.hosts = _in_order(genders.all())
         elif genders is not None and groups:
-            self.hosts = _in_order(name for query in groups.split(",") for name in genders.query(query))
+            self.hosts = _in_order(genders.query(groups))
         elif groups:
             self.hosts = _in_order(self._of_dsh(groups))
         elif all_nodes:
@@ -120,11 +120,11 @@ class Collective:
         """Apply -g to the hosts of a list, -X, the other names of nodes, and how nodes are reached."""
         listed = self._is_list or not (parts.get("g,") or parts.get("a,"))
         if listed and (queries := parts.get("g,")):
-            kept = genders.with_other_names(name for query in queries.split(",") for name in genders.query(query))
+            kept = genders.with_other_names(genders.query(queries))
             self.hosts = _in_order(name for name in self.hosts if name.rpartition("@")[2] in kept)
         queries = ",".join(filter(None, (parts.get("X,"), "pdsh_all_skip" if "a" in parts.get("a,", "") else "")))
         if queries:
-            out = genders.with_other_names(name for query in queries.split(",") for name in genders.query(query))
+            out = genders.with_other_names(genders.query(queries))
             self.hosts = [name for name in self.hosts if name.rpartition("@")[2] not in out]
         if listed == ("i" in parts):
             self.hosts = [genders.other_name(name) for name in self.hosts]
