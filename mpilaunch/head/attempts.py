@@ -233,13 +233,17 @@ def _renewed(policy: CheckpointPolicy) -> CheckpointPolicy:
 async def _output_of(command: str) -> str:
     """Return what a shell command prints; raises LaunchError. The command's process group has ended when this returns."""
     null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_shell(command, stdin=null, stdout=pipe, start_new_session=True)
+    # Cancelled in its middle, the start would kill the shell alone, so it is shielded.
+    start = asyncio.ensure_future(
+        asyncio.create_subprocess_shell(command, stdin=null, stdout=pipe, start_new_session=True)
+    )
     try:
         async with timeout(DISCOVERY_SECONDS):
-            output, _ = await process.communicate()
+            output, _ = await (await asyncio.shield(start)).communicate()
     except asyncio.TimeoutError:
         raise LaunchError("too-few-nodes", f"'{command}' took longer than {DISCOVERY_SECONDS:g} s") from None
     finally:
+        process = await start
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
