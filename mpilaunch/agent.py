@@ -138,13 +138,13 @@ class Agent(Protocol):
 
 
 class PrestartedAgent(Agent, Protocol):
-    """An agent for one machine only: it can start commands before the job or an event loop exists."""
+    """An agent for one machine only: it can start a command before the job or an event loop exists."""
 
-    def begin(self, command: Sequence[str], count: int) -> None:
-        """Start `command` until `count` of it run; each `open` of the same command uses one of them."""
+    def begin(self, command: Sequence[str], fork_server: Sequence[str] = ()) -> None:
+        """Start `command` for the first `open` of it, and where many may follow a `fork_server` that forks it for each."""
 
     def dismiss(self) -> None:
-        """End the started commands that no `open` has used."""
+        """End what was started and no `open` has used."""
 
 
 @runtime_checkable

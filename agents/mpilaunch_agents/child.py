@@ -1,15 +1,17 @@
-"""A child process with three pipes, no other inherited descriptor, and a session of its own.
+"""A child process with three pipes, no other inherited descriptor, and a session of its own; or one that another process forks.
 
 It exists because importing `subprocess` takes longer than starting a daemon.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import struct
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
@@ -18,6 +20,12 @@ DISMISS_SECONDS = 2.0
 KILL_SECONDS = 2.0
 """Seconds that killed children have to exit; one that is blocked in the kernel is left behind."""
 DISMISS_POLL_SECONDS = 0.002
+ANSWER_SECONDS = 5.0
+"""Seconds that a fork server may take to answer, its start included."""
+
+_NUMBER, _FORK = struct.Struct("i"), 0
+Ends = tuple[int, int, int]
+"""The descriptors that become a child's stdin, stdout and stderr."""
 
 DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD]
 """Signals that this process may ignore (Python does, or its parent did) and that programs expect at their default."""
@@ -37,22 +45,17 @@ class Child:
     def __init__(
         self, argv: Sequence[str], descriptor_3: int | None = None, environ: Mapping[str, str] = os.environ
     ) -> None:
+        self._begin(lambda ends: _spawn(argv, ends, descriptor_3, environ))
+
+    def _begin(self, start: Callable[[Ends], int]) -> None:
+        """Make the pipes, and have a process started with the other ends of them."""
         pipes: list[tuple[int, int]] = []
         started = False
         try:
             for _ in range(3):
                 pipes.append(os.pipe())
             (child_stdin, self.stdin), (self.stdout, child_stdout), (self.stderr, child_stderr) = pipes
-            ends = (child_stdin, child_stdout, child_stderr)
-            actions = [*((os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(ends)), *_close_inherited()]
-            if descriptor_3 is not None:
-                actions.append((os.POSIX_SPAWN_DUP2, descriptor_3, 3))
-            try:
-                self.pid = os.posix_spawnp(
-                    argv[0], list(argv), environ, file_actions=actions, setsid=True, setsigdef=DEFAULT_SIGNALS
-                )
-            except NotImplementedError:
-                self.pid = _popen(argv, actions, environ)
+            self.pid = start((child_stdin, child_stdout, child_stderr))
             started = True
         finally:
             kept = (self.stdin, self.stdout, self.stderr) if started else ()
@@ -74,6 +77,70 @@ class Child:
         except ChildProcessError:
             return 0  # SIGCHLD was ignored when this process started: the kernel has reaped the child and kept no status
         return os.waitstatus_to_exitcode(status)
+
+
+class ForkServer:
+    """A process that forks itself for each request, as `mpilaunch.daemon.fork_server` describes; raises OSError."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        import socket
+
+        os.close(os.pidfd_open(os.getpid()))  # how a process that is not our child is waited for, since Linux 5.3
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(ANSWER_SECONDS)
+        try:
+            with theirs:
+                self._process = Child(argv, theirs.fileno())
+        except OSError:
+            self._socket.close()
+            raise
+
+    def ask(self, number: int, descriptors: Sequence[int] = ()) -> int:
+        """Return the answer to a request, `_FORK` or the process id of what was forked and has exited; raises OSError.
+
+        After a missing answer nothing is asked any more: the next one might be late too.
+        """
+        import socket
+
+        try:
+            socket.send_fds(self._socket, [_NUMBER.pack(number)], descriptors)
+            (answer,) = _NUMBER.unpack(self._socket.recv(_NUMBER.size))
+        except (OSError, struct.error) as error:
+            self._socket.close()
+            raise BrokenPipeError(errno.EPIPE, "the fork server does not answer") from error
+        if answer < 0:
+            raise OSError(-answer, os.strerror(-answer))
+        return int(answer)
+
+    def close(self) -> None:
+        """End the server; what it has forked lives on."""
+        self._socket.close()
+        dismiss([self._process])
+
+
+class ForkedChild(Child):
+    """The same, forked by a server; `ended` cannot tell of it."""
+
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+        self._begin(lambda ends: server.ask(_FORK, ends))
+
+    def wait(self) -> int:
+        try:
+            return os.waitstatus_to_exitcode(self._server.ask(self.pid))
+        except OSError:
+            return 0  # the server was killed, and the status has gone to init
+
+
+def _spawn(argv: Sequence[str], ends: Ends, descriptor_3: int | None, environ: Mapping[str, str]) -> int:
+    """Start a program with these as its stdin, stdout and stderr; return its process id."""
+    actions = [*((os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(ends)), *_close_inherited()]
+    if descriptor_3 is not None:
+        actions.append((os.POSIX_SPAWN_DUP2, descriptor_3, 3))
+    try:
+        return os.posix_spawnp(argv[0], list(argv), environ, file_actions=actions, setsid=True, setsigdef=DEFAULT_SIGNALS)
+    except NotImplementedError:
+        return _popen(argv, actions, environ)
 
 
 def _popen(argv: Sequence[str], actions: Sequence[tuple[int, ...]], environ: Mapping[str, str]) -> int:

@@ -1,6 +1,7 @@
-"""The agent `local`: runs commands on this machine, as child processes of the head with the head's environment.
+"""The agent `local`: runs commands on this machine, as processes below the head with the head's environment.
 
-Every node is this machine, so a command can be started before the head knows for which node: see `agent.PrestartedAgent`.
+Every node is this machine, so a command can be started before the head knows for which node: see `agent.PrestartedAgent`. Where
+several nodes are this machine, one process loads the command and forks it for each.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentOptions, ChannelEnd
-from mpilaunch_agents.child import Child, dismiss
+from mpilaunch_agents.child import Child, ForkedChild, ForkServer, dismiss
 from mpilaunch_agents.process import ProcessAgent
 
 if TYPE_CHECKING:
@@ -22,32 +23,43 @@ class LocalAgent(ProcessAgent):
 
     def __init__(self, options: AgentOptions) -> None:
         super().__init__(options)
-        self._started: list[tuple[list[str], Child]] = []
+        self._started: tuple[list[str], Child] | None = None
+        self._fork_server: tuple[list[str], ForkServer] | None = None
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         return command
 
-    def begin(self, command: Sequence[str], count: int) -> None:
-        """Start a command until `count` of it run; a failure to start is reported when a channel is opened."""
-        with suppress(OSError):
-            while len(self._started) < count:
-                self._started.append((list(command), Child(command)))
+    def begin(self, command: Sequence[str], fork_server: Sequence[str] = ()) -> None:
+        """Start a command, and what forks it; a failure to start is reported when a channel is opened."""
+        with suppress(OSError, AttributeError):  # of pidfd_open
+            if self._started is None:
+                self._started = list(command), Child(command)
+            if fork_server and self._fork_server is None:
+                self._fork_server = list(command), ForkServer(fork_server)
 
     def start(self, argv: Sequence[str]) -> Child:
         """Return an already started process of this command, or start one; raises OSError."""
-        if self._started and self._started[0][0] == list(argv):
-            return self._started.pop(0)[1]
+        if self._started is not None and self._started[0] == list(argv):
+            child, self._started = self._started[1], None
+            return child
+        if self._fork_server is not None and self._fork_server[0] == list(argv):
+            with suppress(OSError):  # it was killed, or has met a limit
+                return ForkedChild(self._fork_server[1])
         return super().start(argv)
 
     def dismiss(self) -> None:
         """End the started processes for which no channel was opened."""
-        dismiss(child for _, child in self._started)
-        self._started.clear()
+        if self._started is not None:
+            dismiss([self._started[1]])
+            self._started = None
+        if self._fork_server is not None:
+            self._fork_server[1].close()
+            self._fork_server = None
 
     def killed(self, number: int) -> ChannelEnd:
         """Return the end of the command: the killed process is the command itself."""
         return ChannelEnd(128 + number)
 
     async def close(self) -> None:
-        self.dismiss()
         await super().close()
+        self.dismiss()

@@ -61,6 +61,12 @@ class Pulse:
             pass  # the guard is stopped, or dead, which another pipe shows
 
 
+def ignore_signals() -> None:
+    """Ignore what a batch system or an agent may send to every process."""
+    for number in (*IGNORED, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def stand_behind(wire: tuple[int, int], directory: PrivateDirectory, again: bool = False) -> tuple[int, Pulse] | int:
     """Fork the daemon, and guard it until it has ended.
 
@@ -76,8 +82,7 @@ def stand_behind(wire: tuple[int, int], directory: PrivateDirectory, again: bool
     reaper.become_subreaper()  # before the fork, so that both processes share what it loads
     alive_read, alive_write = os.pipe()
     pulse_read, pulse_write = os.pipe()
-    for number in (*IGNORED, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     daemon = os.fork()
     if daemon == 0:
         os.close(alive_write)

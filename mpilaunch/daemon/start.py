@@ -31,8 +31,8 @@ FAULT = 70
 """Exit code of a daemon after a fault of our own, as mpilaunch's own."""
 
 
-def main() -> None:
-    """Run the daemon of this node, with the wire on stdin and stdout. Does not return."""
+def main(hardware: dict[str, Any] | None = None) -> None:
+    """Run the daemon of this node, with the wire on stdin and stdout, and a result of `probe_hardware`. Does not return."""
     gc.disable()  # until after the fork, as `gc` advises: memory stays shared between the daemon and its guard
     spawn.raise_file_limit()
     wire = wire_in, wire_out = _take_wire()
@@ -42,10 +42,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD, signal.SIGTERM])
     standby = sys.argv[2:] == [STANDBY]
     if standby:
-        # Once for all daemons that follow. Others load their modules behind the fork: the guard needs few, and ends sooner.
-        import mpilaunch.daemon.attach
-        import mpilaunch.daemon.loop
-        import mpilaunch.daemon.pmix.search  # noqa: F401
+        load()
     gc.freeze()
     while True:
         directory = PrivateDirectory()
@@ -53,10 +50,11 @@ def main() -> None:
         if isinstance(guarded, tuple):
             break
         if guarded or not standby:
-            sys.exit(0 if guarded == NOT_CALLED else guarded)
+            os._exit(0 if guarded == NOT_CALLED else guarded)  # nothing is left to write, and Python's own end takes 4 ms
     from mpilaunch.daemon.loop import Daemon
 
-    hardware = _stand_by(wire_in, wire_out, *guarded) if standby else None
+    if standby:
+        hardware = _stand_by(wire_in, wire_out, *guarded)
     gc.enable()
     daemon = Daemon(wire_in, wire_out, *guarded, directory)
     try:
@@ -69,6 +67,18 @@ def main() -> None:
     directory.remove()
     # A forked child must not run the exit handlers of the guard. The wire cannot be used again after a lost head.
     os._exit(1 if standby and not released else 0)
+
+
+def load() -> None:
+    """Load all modules, once for the daemons that follow. A single daemon loads them behind its guard, which needs few."""
+    import mpilaunch.daemon.attach
+    import mpilaunch.daemon.loop
+    import mpilaunch.daemon.pmix.search  # noqa: F401
+
+    try:
+        import ctypes  # noqa: F401
+    except ImportError:
+        pass  # some builds of Python do not have it
 
 
 def _stand_by(wire_in: int, wire_out: int, alive: int, pulse: guard.Pulse) -> dict[str, Any]:

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def local_agent(daemons: int) -> Iterator[agent.PrestartedAgent]:
-    """Yield this machine's agent with `daemons` daemons started; those that no launch has used are ended on exit."""
+def local_agent(begin: bool) -> Iterator[agent.PrestartedAgent]:
+    """Yield this machine's agent, with its first daemon started if asked; one that no launch has used is ended on exit."""
     local = cast(agent.PrestartedAgent, load(agent.LOCAL, agent.AgentOptions()))
-    local.begin(bundle.local_command(), daemons)
+    if begin:
+        local.begin(bundle.local_command())
     try:
         yield local
     finally:
@@ -43,8 +44,8 @@ def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Ve
     agents = Agents(job, job.job_map.nodes)
     if agent.LOCAL in agents and agent.LOCAL not in job.agent.call_back:
         agents[agent.LOCAL] = local
-        count = sum(node.here for node in nodes)
-        local.begin(bundle.local_command(), min(count, job.fanout))
+        several = sum(node.here for node in nodes) > 1
+        local.begin(bundle.local_command(), bundle.local_command(bundle.FORK_SERVER) if several else ())
     else:
         local.dismiss()
 

@@ -38,9 +38,9 @@ def test_a_prestarted_daemon_is_dismissed_if_other_nodes_are_chosen(tmp_path: Pa
 
 def test_a_dismissed_daemon_ends_even_if_it_ignores_signals() -> None:
     agent = LocalAgent(AgentOptions())
-    agent.begin(["sh", "-c", "trap '' TERM HUP; sleep 100 & wait"], 2)
+    agent.begin(["sh", "-c", "trap '' TERM HUP; sleep 100 & wait"])
     agent.dismiss()
-    agent.begin(["no-such-program-anywhere"], 1)
+    agent.begin(["no-such-program-anywhere"], ["neither-this-one"])
     agent.dismiss()
 
 
@@ -49,7 +49,7 @@ def test_a_daemon_that_cannot_be_killed_delays_no_dismissal(monkeypatch: pytest.
     monkeypatch.setattr(child, "KILL_SECONDS", 0.1)
     agent = LocalAgent(AgentOptions())
     before = set(children(os.getpid()))
-    agent.begin(["sleep", "60"], 1)
+    agent.begin(["sleep", "60"])
     with monkeypatch.context() as patched:
         patched.setattr(os, "killpg", lambda pid, number: None)
         agent.dismiss()

@@ -67,7 +67,7 @@ def _start(request: Request) -> int:
     named = {name for section in request.sections for name in section.settings}
     here = not settings["detach"] and not any(settings.layer(name) or name in named for name in NODE_OPTIONS)
     # This machine's daemon starts while the job is built.
-    with local_agent(daemons=1 if here else 0) as local:
+    with local_agent(begin=here) as local:
         return launch(request, local)
 
 

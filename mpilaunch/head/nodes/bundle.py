@@ -53,6 +53,7 @@ BOOT = (
 
 LOCAL_BOOT = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.start import main;main()"
 """The same without a bundle. The folder is appended, so that other packages in it cannot hide the standard library."""
+FORK_SERVER = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.fork_server import serve;serve()"
 
 
 def boot_command(python: str, bundle: bytes) -> list[str]:
@@ -60,10 +61,10 @@ def boot_command(python: str, bundle: bytes) -> list[str]:
     return python_command(python, "mpilaunch.daemon", BOOT, str(len(bundle)))
 
 
-def local_command() -> list[str]:
-    """Return the command that starts the daemon on this machine, from the installed files."""
+def local_command(code: str = LOCAL_BOOT) -> list[str]:
+    """Return the command that starts the daemon on this machine from the installed files, or with FORK_SERVER what forks it."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(mpilaunch.__file__)))
-    return [sys.executable, "-I", "-S", "-c", LOCAL_BOOT, folder]
+    return [sys.executable, "-I", "-S", "-c", code, folder]
 
 
 @lru_cache(None)
