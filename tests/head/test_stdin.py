@@ -241,6 +241,27 @@ def test_independent_commands_get_stdin_each_at_its_own_pace() -> None:
     forward(links, body, SpooledStdin)
 
 
+def test_a_file_is_sent_to_independent_commands_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/no/such")
+    data = bytes(range(256)) * 2000
+    stdin_is_a_file(tmp_path, b"before" + data)
+    os.lseek(0, 6, os.SEEK_SET)
+    links = {0: Link(0), 1: Link(1 << 20)}
+
+    async def body(forwarder: StdinForwarder) -> None:
+        await turns()
+        assert (links[0].got, links[1].got, links[1].ended) == (b"", data, True)
+        links[0].left = 300_000
+        forwarder.more_credit()
+        assert (links[0].got, links[0].ended) == (data[:300_000], False)
+        os.truncate(tmp_path / "stdin", 6 + 300_000)
+        links[0].left = 1 << 20
+        with pytest.raises(LaunchError, match="the file on stdin has become shorter while hosts were to read it"):
+            forwarder.more_credit()
+
+    forward(links, body, SpooledStdin)
+
+
 def test_nothing_is_read_while_no_independent_command_can_take_it() -> None:
     write = stdin_is_a_pipe()
     links = {0: Link(0), 1: Link(4)}
@@ -258,6 +279,7 @@ def test_nothing_is_read_while_no_independent_command_can_take_it() -> None:
 
 def test_stdin_that_cannot_be_kept_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/no/such")
+    os.close(stdin_is_a_pipe())
 
     async def body(forwarder: StdinForwarder) -> None:
         raise AssertionError("it was made")

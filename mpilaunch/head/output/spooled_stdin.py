@@ -1,7 +1,7 @@
 """Forward stdin to independent commands, each at its own pace: a host that starts late or reads slowly delays no other.
 
-What was read is kept in a file without a name, for the hosts that come later. More is read only when a command that has been
-sent everything can take more.
+What was read is kept in a file without a name, for the hosts that come later, unless stdin is a file itself. More is read only
+when a command that has been sent everything can take more.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import IO
 
 from mpilaunch.errors import LaunchError, reason_of
 from mpilaunch.head.nodes.link import NodeLink
@@ -25,8 +26,10 @@ class SpooledStdin(StdinForwarder):
         super().__init__(targets, links)
         self._complete = False
         self._sent_to = dict.fromkeys(self._targets, 0)
-        with _explained():
-            self._spool = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by close()
+        self._spool: IO[bytes] | None = None
+        if self._start is None:  # a file keeps what was read itself
+            with _explained():
+                self._spool = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by close()
 
     def more_credit(self) -> None:
         self._feed()
@@ -34,7 +37,8 @@ class SpooledStdin(StdinForwarder):
 
     def close(self) -> None:
         super().close()
-        self._spool.close()
+        if self._spool is not None:
+            self._spool.close()
 
     def _room(self) -> int:
         waiting = (channel for channel in self._targets if self._sent_to[channel] == self._sent)
@@ -42,15 +46,20 @@ class SpooledStdin(StdinForwarder):
 
     def _pass_on(self, data: bytes) -> None:
         self._complete = not data
-        with _explained():
-            write_all(self._spool.fileno(), data)
+        if self._spool is not None:
+            with _explained():
+                write_all(self._spool.fileno(), data)
         self._feed()
 
     def _feed(self) -> None:
         """Send each rank what it can take of what was read, and the end after the last byte."""
+        source, start = (self._spool.fileno(), 0) if self._spool is not None else (0, self._start or 0)
         for channel, node in self._targets.items():
             while (credit := self._credit(channel)) and self._sent_to[channel] < self._sent:
-                data = os.pread(self._spool.fileno(), min(credit, MAX_DATA), self._sent_to[channel])
+                size = min(credit, MAX_DATA, self._sent - self._sent_to[channel])
+                data = os.pread(source, size, start + self._sent_to[channel])
+                if not data:
+                    raise LaunchError("stdin-lost", "the file on stdin has become shorter while hosts were to read it")
                 self._links[node].send_input(channel, data)
                 self._sent_to[channel] += len(data)
             if self._complete and credit:
