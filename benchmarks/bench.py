@@ -46,6 +46,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure mpilaunch and its installed peers in turn.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, hosts and bytes; prints the page, writes nothing")
     parser.add_argument("--only", metavar="ROW", help="only the rows whose name begins with this, likewise")
+    parser.add_argument("--renew", metavar="ROW", help="only these rows, and write them in the place of their old ones")
     arguments = parser.parse_args()
     # A user's installation has cached byte code, and does not set these variables.
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
@@ -53,7 +54,7 @@ def main() -> int:
     os.environ.update(ENVIRONMENT)
     ours, peers, missing = launchers()
     with Hosts(8 if arguments.quick else 32) as hosts, control_group() as group:
-        only = arguments.only or ""
+        only = arguments.only or arguments.renew or ""
         cases = make_cases(hosts, arguments.quick, group)
         rows: list[dict[str, Any]] = []
         for case in itertools.chain(cases, slurm_cases(hosts, arguments.quick, only)):
@@ -77,7 +78,11 @@ def main() -> int:
             "footprint": footprint(ours, hosts),
             "standby": standby(ours, hosts, 3 if arguments.quick else 9),
         }
-    if not (arguments.quick or arguments.only):
+    if arguments.renew:
+        old = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
+        new = {row["key"]: row for row in rows}
+        results = old | {"rows": [new.get(row["key"], row) for row in old["rows"]]}
+    elif not (arguments.quick or arguments.only):
         results["scale"] = curves()
     if arguments.quick or arguments.only:
         print(table_page(results))

@@ -43,7 +43,7 @@ class LocalAgent(ProcessAgent):
             child, self._started = self._started[1], None
             return child
         if self._fork_server is not None and self._fork_server[0] == list(argv):
-            with suppress(OSError):  # it was killed, or has met a limit
+            with suppress(OSError):  # it was killed or stopped, or has met a limit
                 return ForkedChild(self._fork_server[1])
         return super().start(argv)
 

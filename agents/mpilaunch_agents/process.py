@@ -103,12 +103,16 @@ class ProcessAgent:
         """Abort every channel and wait for its process, at most CLOSE_SECONDS."""
         import asyncio
 
-        from mpilaunch.timeouts import wait_at_most
-
         channels = list(self._channels)
         for channel in channels:
             channel.abort()
-        await wait_at_most(CLOSE_SECONDS, asyncio.gather(*(channel.ended.wait() for channel in channels)))
+        ends = [asyncio.ensure_future(channel.ended.wait()) for channel in channels]
+        try:
+            if ends:
+                await asyncio.wait(ends, timeout=CLOSE_SECONDS)
+        finally:
+            for end in ends:
+                end.cancel()
 
     def forget(self, channel: ProcessChannel) -> None:
         """Called by a channel that has ended."""
@@ -292,8 +296,8 @@ class ProcessChannel:
         self.ended.set()
         if self._stray_timer is not None:
             self._stray_timer.cancel()
-        # The leader is still a zombie, so the id of its group has not been reused.
-        self._kill_group()
+        if self._process.reserves_id:  # the leader is still a zombie, so the id of its group has not been reused
+            self._kill_group()
         code = self._process.wait()
         try:
             for descriptor, receive in list(self._readers.items()):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
 import stat
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
 from mpilaunch.head.checkpoints import find_newest_set
 from mpilaunch.head.control.subject import Subject
@@ -23,6 +23,7 @@ from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.observe import Observer
 from mpilaunch.head.output.destinations import prepare_destinations
+from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import allocate
 from mpilaunch.hosts.hostfile import parse_hostfile
 from mpilaunch.hosts.nodeset import fold
@@ -32,6 +33,7 @@ from mpilaunch.job.spec import CheckpointPolicy, JobSpec
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.text import plural
 from mpilaunch.timeouts import timeout
+from mpilaunch_agents.process import ProcessAgent
 
 DISCOVERY_SECONDS = 30.0
 """Time limit of the host discovery script."""
@@ -230,24 +232,43 @@ def _renewed(policy: CheckpointPolicy) -> CheckpointPolicy:
     return policy
 
 
+class _Reply:
+    """What a script prints, until its end; what it reports goes to our stderr."""
+
+    def __init__(self) -> None:
+        self.output = bytearray()
+        self.end: asyncio.Future[ChannelEnd] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.output += data
+
+    def stderr_received(self, data: bytes) -> None:
+        with suppress(OSError):
+            os.write(2, data)
+
+    def pause_writing(self) -> None:
+        """It gets no input."""
+
+    def resume_writing(self) -> None:
+        """It gets no input."""
+
+    def closed(self, end: ChannelEnd) -> None:
+        settle(self.end, end)
+
+
 async def _output_of(command: str) -> str:
-    """Return what a shell command prints; raises LaunchError. The command's process group has ended when this returns."""
-    null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
-    # Cancelled in its middle, the start would kill the shell alone, so it is shielded.
-    start = asyncio.ensure_future(
-        asyncio.create_subprocess_shell(command, stdin=null, stdout=pipe, start_new_session=True)
-    )
+    """Return what a shell command prints; raises LaunchError. Its process group is killed when this returns."""
+    processes, reply = ProcessAgent(AgentOptions()), _Reply()
     try:
+        processes.run(["/bin/sh", "-c", command], reply).write_eof()
         async with timeout(DISCOVERY_SECONDS):
-            output, _ = await (await asyncio.shield(start)).communicate()
+            end = await reply.end
     except asyncio.TimeoutError:
         raise LaunchError("too-few-nodes", f"'{command}' took longer than {DISCOVERY_SECONDS:g} s") from None
+    except AgentFailure as failure:
+        raise LaunchError("too-few-nodes", f"'{command}' cannot be started: {failure.detail}") from failure
     finally:
-        process = await start
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode:
-        raise LaunchError("too-few-nodes", f"'{command}' ended with exit code {process.returncode}")
-    return output.decode("utf-8", "replace")
+        await processes.close()
+    if end.exit_code:
+        raise LaunchError("too-few-nodes", f"'{command}' ended with exit code {end.exit_code}")
+    return reply.output.decode("utf-8", "replace")

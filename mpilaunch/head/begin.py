@@ -40,7 +40,6 @@ def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Ve
 
     prepare_destinations(job)
     nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
-    raise_file_limit(job, nodes)  # before asyncio opens files of its own
     agents = Agents(job, job.job_map.nodes)
     if agent.LOCAL in agents and agent.LOCAL not in job.agent.call_back:
         agents[agent.LOCAL] = local
@@ -48,6 +47,7 @@ def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Ve
         local.begin(bundle.local_command(), bundle.local_command(bundle.FORK_SERVER) if several else ())
     else:
         local.dismiss()
+    raise_file_limit(job, nodes)  # after the daemons, whose ranks keep our limit, and before asyncio opens files of its own
 
     if job.output.has_files:
         from mpilaunch.head.output.earlier_runs import notes_on_earlier_runs  # few launches write files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -89,7 +90,6 @@ def test_daemons_of_a_killed_server_end_and_others_start_without_it() -> None:
 
 
 def test_a_stopped_server_delays_one_start_and_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "ANSWER_SECONDS", 2.0)
     monkeypatch.setattr(child, "DISMISS_SECONDS", 0.1)
 
     async def test(agent: LocalAgent, server: int) -> None:
@@ -121,10 +121,9 @@ def test_a_server_that_cannot_be_started_is_not_needed() -> None:
 HOSTS = ("-R", "exec", "-w", "n[1-5]")
 
 
-def test_a_head_with_several_local_nodes_has_two_children_and_leaves_none(tmp_path: Path) -> None:
+def test_a_killed_head_leaves_no_server_and_no_daemon(tmp_path: Path) -> None:
     with launching("--dialect", "pdsh", *HOSTS, "sh", "-c", f"echo $$ >{tmp_path}/%n; exec sleep 60") as job:
         wait_for_files(*(tmp_path / str(number) for number in range(5)))
-        assert len(children(job.pid)) == 2
         os.kill(job.pid, signal.SIGKILL)
         job.wait()
         commands = [int((tmp_path / str(number)).read_text()) for number in range(5)]
@@ -133,6 +132,15 @@ def test_a_head_with_several_local_nodes_has_two_children_and_leaves_none(tmp_pa
         wait_until(lambda: not any(map(living, commands)), "the commands have ended")
 
 
-def test_exit_codes_of_forked_nodes_are_their_own() -> None:
-    done = launch("--dialect", "pdsh", "-S", *HOSTS, "sh", "-c", "exit %n")
+def test_forked_nodes_are_as_the_first_one() -> None:
+    show = "ulimit -Sn; umask; pwd; grep 'Sig[BIC]' /proc/self/status; exit %n"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
+    try:
+        done = launch("--dialect", "pdsh", "-S", "-N", *HOSTS, "sh", "-c", show)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert done.code == 4
+    lines = done.out.decode().splitlines()
+    assert len(set(lines)) == len(lines) // 5, "the same of all five"
+    assert "1000" in lines, "the limit of the head is no limit of theirs"

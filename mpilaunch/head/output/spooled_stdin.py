@@ -57,7 +57,10 @@ class SpooledStdin(StdinForwarder):
         for channel, node in self._targets.items():
             while (credit := self._credit(channel)) and self._sent_to[channel] < self._sent:
                 size = min(credit, MAX_DATA, self._sent - self._sent_to[channel])
-                data = os.pread(source, size, start + self._sent_to[channel])
+                try:
+                    data = os.pread(source, size, start + self._sent_to[channel])
+                except OSError as error:
+                    raise LaunchError("stdin-lost", f"cannot read stdin: {reason_of(error)}") from error
                 if not data:
                     raise LaunchError("stdin-lost", "the file on stdin has become shorter while hosts were to read it")
                 self._links[node].send_input(channel, data)
