@@ -71,7 +71,7 @@ def links() -> Iterator[Path]:
     command = folder / "mpilaunch"
     command.write_text(f"#!{sys.executable}\nfrom mpilaunch.__main__ import entry\nentry()\n", encoding="utf-8")
     command.chmod(0o755)
-    for name in ("pdsh", "pdcp", "clush", "dshbak"):
+    for name in ("pdsh", "pdcp", "rpdcp", "clush", "dshbak"):
         (folder / name).symlink_to(command)
     yield folder
     shutil.rmtree(folder)

@@ -162,6 +162,9 @@ OPTIONS = (
     Option(OUTPUT, "--error-file", "FILE", "write their stderr to files instead", FILE),
     Option(OUTPUT, "--output-file-ranks", "RANKS", "of --output-file, only those of these ranks of each node; others print it"),
     Option(OUTPUT, "--error-file-ranks", "RANKS", "the same for --error-file"),
+    Option(OUTPUT, "--stdout-archive", "DIR",
+        "with --independent: the stdout of each host is a tar archive, whose files come into DIR as NAME.HOST", DIRECTORY,
+        configurable=False),
     Option(OUTPUT, "--merge-stderr-to-stdout", "", "send the ranks' stderr to their stdout"),
     Option(OUTPUT, "--stdout", "",
         "what a rank's stdout is: a pipe; a terminal (pty), to which C programs write each line at once; a pipe to which "
@@ -172,8 +175,8 @@ OPTIONS = (
         "with --fold: the names before each line, before blocks of stdout, or stdout of all hosts in order, not merged; or how "
         "it differs from the most frequent one (diff)", OneOf("lines", "blocks", "hosts", "diff"), default="lines"),
     Option(OUTPUT, "--host-failures", "",
-        "with --independent: name failed hosts at the end, or each as it fails, as clush, or pdsh:PROGRAM or pdcp:PROGRAM does",
-        OneOf("end", "clush", "pdsh:", "pdcp:"), default="end"),
+        "with --independent: name failed hosts at the end, or each as it fails, as clush, or pdsh:PROGRAM, pdcp:, rpdcp: does",
+        OneOf("end", "clush", "pdsh:", "pdcp:", "rpdcp:"), default="end"),
     Option(OUTPUT, "--report", "FILE", "write the plan, bindings, times and exit codes of all ranks as JSON", FILE),
     Option(OUTPUT, "--quiet -q", "", "print only the ranks' output, warnings and errors"),
     Option(OUTPUT, "--verbose -v", "",

@@ -46,7 +46,7 @@ class OutputPolicy(NamedTuple):
             frequent one.
         local_ranks: print only the output of these ranks of each node; None: of all.
         host_failures: failed independent hosts are reported together at the "end", or each as it fails, as "clush" does it, or
-            "pdsh:PROGRAM" or "pdcp:PROGRAM", which runs the commands by PROGRAM.
+            "pdsh:PROGRAM", "pdcp:PROGRAM" or "rpdcp:PROGRAM", which runs the commands by PROGRAM.
         recorded: print records of a detached job on stdout, with what is for stderr.
         quiet, verbose: print only the ranks' output and errors; 0, 1 or 2.
     """

@@ -172,6 +172,7 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "stdin": ("-np 2 --stdin 2 prog", {}, {}),
     "stdin-word": ("--stdin al prog", {}, {}),
     "stdin-archive": ("--stdin-archive /no/such/file cat", {}, {}),
+    "stdout-archive": ("--independent -H local --stdout-archive /no/such/place cat", {}, {}),
     "ssh-option": ("--ssh-option -v prog", {}, {}),
     "tag-format": ("--tag {rnk} prog", {}, {}),
     "file-unreadable": ("-f host.txt prog", {"hosts.txt": "a\n"}, {}),

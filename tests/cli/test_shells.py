@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import subprocess
 import sys
@@ -157,6 +158,29 @@ def test_files_are_copied_by_an_archive(
 
 
 @pytest.mark.parametrize(
+    ("name", "words", "directory", "recursive", "mask", "paths"),
+    [
+        ("clush", "-w a --rcopy /etc/hosts", "/etc", "r", "27", ["/etc/hosts"]),
+        ("clush", "-w a --rcopy f g -p --dest .", ".", "r", "", ["f", "g"]),
+        ("rpdcp", "-w a f ~/g /", "/", "", "27", ["f", "~/g"]),
+        ("rpdcp", "-rpw a /f /", "/", "r", "", ["/f"]),
+    ],
+)
+def test_files_are_fetched_by_an_archive(
+    name: str, words: str, directory: str, recursive: str, mask: str, paths: list[str]
+) -> None:
+    before = os.umask(0o027)
+    try:
+        made = request(shlex.split(words), {"HOME": "/nowhere"}, name)
+    finally:
+        os.umask(before)
+    assert made.settings["stdout-archive"] == directory and made.settings["stdin"] == "none"
+    *_, code, packed, told_recursive, told_mask = made.sections[0].program[: -len(paths)]
+    assert code.startswith("import ") and packed.isprintable() and made.sections[0].program[-len(paths) :] == paths
+    assert (told_recursive, told_mask) == (recursive, mask)
+
+
+@pytest.mark.parametrize(
     ("name", "words", "message"),
     [
         ("pdsh", "prog", "no remote hosts specified"),
@@ -181,11 +205,15 @@ def test_files_are_copied_by_an_archive(
         ("clush", "prog", "no hosts"),
         ("clush", "-w a -R rsh prog", "worker 'rsh' is not supported"),
         ("clush", "-w a -bL prog", "-b with -L is not supported"),
-        ("clush", "-w a -c", "-c needs files"),
-        ("clush", "-w a -c file -b", "-b after the files of -c is not supported"),
-        ("clush", "-w a --dest /x prog", "--dest and -p need -c"),
-        ("clush", "-w a -R exec -c file", "-c with -R exec is not supported"),
-        ("clush", "-w a --rcopy file", "option --rcopy is not supported"),
+        ("clush", "-w a -c", "-c and --rcopy need files"),
+        ("clush", "-w a -c file -b", "-b after the files is not supported"),
+        ("clush", "-w a --dest /x prog", "--dest and -p need -c or --rcopy"),
+        ("clush", "-w a -R exec -c file", "-c and --rcopy with -R exec are not supported"),
+        ("clush", "-w a --rcopy /", "/ has no name"),
+        ("clush", "-w a --rcopy f --dest /no/such", "reverse copy dest must be a directory"),
+        ("rpdcp", "-w a file", "pcp requires source and dest filenames"),
+        ("rpdcp", "-w a file /etc/hosts", "reverse copy dest must be a directory"),
+        ("rpdcp", "-w a -R exec /etc/hosts /", "rpdcp with -R exec is not supported"),
         ("pdcp", "-w a file", "pcp requires source and dest filenames"),
         ("pdcp", "-w a /etc /x", "use -r to copy directories: /etc"),
         ("pdcp", "-w a /no/such /x", "can't stat /no/such"),

@@ -1,4 +1,4 @@
-"""Files copied to real hosts, as clush and pdcp do it: whole, at once, and with an error for each host that has none."""
+"""Files copied to real hosts and from them, as clush, pdcp and rpdcp do it: whole, at once, each failure by its host."""
 
 from __future__ import annotations
 
@@ -99,3 +99,82 @@ def test_several_files_need_a_directory(hosts: Hosts, links: Path, source: Path)
     on(hosts, "node01", "mkdir", "-p", "/root/in-home")
     assert hosts.run([links / "pdcp", "-r", "-w", "node01", *words, "~/in-home"]).returncode == 0
     assert on(hosts, "node01", "sh", "-c", "cd /root/in-home; ls -A; rm -r /root/in-home") == "run me\nsub\n"
+
+
+def fill(hosts: Hosts, name: str) -> None:
+    """Give a host a directory with a program, a large file, a link and a directory that nobody may write to."""
+    script = """
+        mkdir -p /tmp/to/sub; cd /tmp/to; hostname >name; echo of a host >'run me'; chmod 750 'run me'
+        ln -s '../run me' sub/link; head -c 3000000 /dev/zero >sub/.large; mkfifo fifo; ln name again
+        chmod 555 sub; touch -d @1000000000 'run me' sub
+    """
+    on(hosts, name, "sh", "-c", script)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["clush", "-w", OF_NODES, "-p", "--rcopy", "/tmp/to", "--dest", "{}"],
+        ["clush", "-w", OF_NODES, "--rcopy", "/tmp/to", "--dest={}", "-p"],
+        ["rpdcp", "-f2", "-rpw", OF_NODES, "/tmp/to", "{}"],
+    ],
+    ids=["clush", "clush --dest last", "rpdcp"],
+)
+def test_a_directory_of_each_host_comes_with_the_hosts_name(
+    hosts: Hosts, links: Path, source: Path, tmp_path: Path, words: list[str]
+) -> None:
+    for name in NAMES:
+        fill(hosts, name)
+    done = hosts.run([links / words[0], *(word.format(tmp_path) for word in words[1:])])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"to.{name}" for name in NAMES]
+    for name in NAMES:
+        came = tmp_path / f"to.{name}"
+        assert sorted(os.listdir(came)) == ["again", "name", "run me", "sub"], "and no FIFO"
+        assert (came / "name").read_text() == (came / "again").read_text() == f"{name}\n"
+        assert (came / "run me").stat().st_mode & 0o777 == 0o750 and (came / "run me").stat().st_mtime == MTIME
+        assert (came / "sub").stat().st_mode & 0o777 == 0o555 and (came / "sub").stat().st_mtime == MTIME
+        assert os.readlink(came / "sub" / "link") == "../run me"
+        assert (came / "sub" / ".large").stat().st_size == 3_000_000
+
+
+def test_files_of_hosts_come_although_one_host_lacks_one(hosts: Hosts, links: Path, source: Path, tmp_path: Path) -> None:
+    for name in NAMES[:2]:
+        fill(hosts, name)
+    done = hosts.run([links / "rpdcp", "-w", f"{OF_NODES},node09", "/tmp/to/name", "/tmp/to/run me", "/tmp/to/sub", tmp_path])
+    assert done.returncode == 0, "as with pdcp without -S"
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["name.node01", "name.node02", "run me.node01", "run me.node02"]
+    assert (tmp_path / "run me.node01").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "run me.node01").stat().st_mtime > MTIME, "without -p the time of the copy"
+    for name in NAMES[:2]:
+        assert f"{name}: /tmp/to/sub: is a directory, which needs -r\n" in done.stderr
+    assert "node03: /tmp/to/name: No such file or directory\n" in done.stderr
+    assert re.search("^rpdcp@[^ ]+: node03: ssh exited with exit code 1$", done.stderr, re.M)
+    assert re.search("^rpdcp@[^ ]+: node09: ssh exited with exit code 255$", done.stderr, re.M)
+    assert "whole" not in done.stderr
+
+
+def test_files_come_to_where_they_are_from(hosts: Hosts, links: Path, source: Path) -> None:
+    fill(hosts, "node01")
+    hosts.run(["rm", "-rf", "/tmp/to"])
+    done = hosts.run([links / "clush", "-w", "node01", "--rcopy", "/tmp/to/name"])
+    assert done.returncode == 2 and "reverse copy dest must be a directory" in done.stderr and "/tmp/to" in done.stderr
+    on(hosts, "node01", "cp", "/tmp/to/name", "/tmp/in")
+    hosts.run(["sh", "-c", "rm -rf /tmp/in; mkdir /tmp/in"])
+    assert hosts.run([links / "clush", "-w", "node01", "--rcopy", "/tmp/in/name"]).returncode == 0
+    assert hosts.run(["cat", "/tmp/in/name.node01"]).stdout == "node01\n"
+
+
+def test_the_output_of_any_program_may_be_an_archive(hosts: Hosts, source: Path, tmp_path: Path) -> None:
+    for name in NAMES:
+        fill(hosts, name)
+    command = ("tar", "-C", "/tmp", "--exclude", "sub", "-c", "to")
+    done = hosts.launch("--independent", "-H", OF_NODES, "--stdout-archive", str(tmp_path), *command)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"to.{name}" for name in NAMES]
+    noisy = ("sh", "-c", "echo welcome; tar -C /tmp -c to")
+    done = hosts.launch("--independent", "-H", OF_NODES, "--stdout-archive", str(tmp_path), *noisy)
+    assert done.returncode == 1
+    for name in NAMES:
+        assert f"warning: {name}: the files have not come whole: stdout is no tar archive\n" in done.stderr

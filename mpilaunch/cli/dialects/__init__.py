@@ -16,6 +16,7 @@ MODULES = {
     "flux": "batch.flux",
     "pdsh": "shells.pdsh",
     "pdcp": "shells.pdcp",
+    "rpdcp": "shells.rpdcp",
     "clush": "shells.clush",
 }
 """The name of a dialect, for --dialect, to its module in this folder."""
@@ -26,7 +27,7 @@ SEPARATE = frozenset(NAMES) - DETECTED
 """Launchers that read the program differently: their options count only with --dialect or under the name of the dialect."""
 NO_THREADS = frozenset(name for name, module in MODULES.items() if module.startswith("batch.")) | {"horovodrun"}
 """Separate launchers that leave OMP_NUM_THREADS alone, as those of MPI do."""
-USAGE_CODES = {"pdsh": 1, "pdcp": 1}
+USAGE_CODES = {"pdsh": 1, "pdcp": 1, "rpdcp": 1}
 """Exit codes after a mistake in the command line, under the names of launchers that have another one."""
 ANY_MPI = "mpi"
 """The value of --dialect for one of several MPI launchers: which one, their own options tell."""

@@ -37,6 +37,14 @@ def _check_conflicts(settings: Settings) -> None:
     for name in ("output-file", "error-file"):
         if settings[f"{name}-ranks"] is not None and settings[name] is None:
             raise UsageError("option-conflict", f"--{name}-ranks needs --{name}", hint=f"add --{name} FILE, or leave it out")
+    if settings["stdout-archive"] is not None:
+        if not settings["independent"]:
+            raise UsageError("option-conflict", "--stdout-archive needs --independent", hint="add it, or use --output-file")
+        text = ("detach", "fold", "merge-stderr-to-stdout", "output-file", "output-filename", "stdout")
+        for name in text:
+            if settings[name] not in (None, False, "pipe"):
+                message = f"--stdout-archive and --{name} cannot be used together: stdout is no text"
+                raise UsageError("option-conflict", message, hint="leave one out")
     timed = "--timestamp-output" if settings["timestamp-output"] else ""
     if any(field == "time" for field, _ in parse_tag(settings["tag"] or "").pieces):
         timed = timed or "--tag with {time}"

@@ -73,8 +73,6 @@ def _start(request: Request) -> int:
 
 def launch(request: Request, local: PrestartedAgent) -> int:
     """Build the job and launch it; return the exit code."""
-    from mpilaunch.head import begin
-
     settings, console = request.settings, request.console
     job = _make(request)
     if settings["display-allocation"]:
@@ -115,9 +113,9 @@ def launch(request: Request, local: PrestartedAgent) -> int:
         if note := hints.profile_note(programs, job.profiles):
             console.note(note, level=1)
     if settings["stdin-archive"]:
-        from mpilaunch.cli import archive
+        from mpilaunch.cli.archives.stdin import take_as_stdin
 
-        archive.take_as_stdin(settings["stdin-archive"])
+        take_as_stdin(settings["stdin-archive"])
     if settings["detach"]:
         from mpilaunch.cli.jobs import kept
 
@@ -125,6 +123,28 @@ def launch(request: Request, local: PrestartedAgent) -> int:
         if code is not None:
             return code
         request.report.job, request.report.path = job, job.report_file
+    if not settings["stdout-archive"]:
+        return _run(request, job, local)
+    from mpilaunch.cli.archives.stdout import Archives
+
+    with Archives(settings["stdout-archive"]) as archives:
+        request.report.job = job = archives.kept(job)
+        code = 1
+        try:
+            code = _run(request, job, local)
+        finally:  # hosts may be done when another ends the job
+            for fault in archives.unpack(job):
+                console.warn(fault)
+                code = code or 1
+    return code
+
+
+def _run(request: Request, job: JobSpec, local: PrestartedAgent) -> int:
+    """Run a job to its end; return the exit code."""
+    from mpilaunch.head import begin
+
+    settings, console = request.settings, request.console
+    programs = [section.program for section in request.sections]
     try:
         verdict = begin.launch(job, console, local)
     except LaunchError as error:

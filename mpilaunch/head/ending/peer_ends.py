@@ -72,7 +72,7 @@ class PeerEnds(HostEnds):
 
 
 def with_host(name: str) -> str:
-    """Return how pdsh and pdcp call themselves: by their name and that of this machine, up to its first dot."""
+    """Return how pdsh, pdcp and rpdcp call themselves: by their name and that of this machine, up to its first dot."""
     return f"{name}@{socket.gethostname().partition('.')[0]}"
 
 
@@ -81,7 +81,7 @@ class PdshEnds(PeerEnds):
 
     Args:
         program: what runs the command: "ssh", or with `-R exec` the command itself.
-        name: of the command, pdsh or pdcp.
+        name: of the command: pdsh, pdcp or rpdcp.
     """
 
     def __init__(
@@ -148,6 +148,6 @@ def host_ends(
 ) -> HostEnds:
     """Return the failures of a job of so many hosts, in the style of its --host-failures; a failure calls `end_all`."""
     style, _, program = output.host_failures.partition(":")
-    if style in ("pdsh", "pdcp"):
+    if style in ("pdsh", "pdcp", "rpdcp"):
         return PdshEnds(hosts, say, program or "ssh", end_all, style)
     return ClushEnds(hosts, say, output, end_all) if style == "clush" else HostEnds(hosts, say, end_all)

@@ -53,9 +53,9 @@ def output_files(flag: str, directory: str) -> Translation:
 
 def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
     """Return the hosts and how they are reached, the form of the output, and the program that runs the words on each host."""
-    copies = "c" in parts
+    copies = next((flag for flag in ("c", "rcopy") if flag in parts), "")
     if not copies and ("dest" in parts or "p" in parts):
-        raise InvalidArgument("--dest and -p need -c", _USAGE_OF_COPY)
+        raise InvalidArgument("--dest and -p need -c or --rcopy", _USAGE_OF_COPY)
     if not words and not copies:
         raise InvalidArgument("clush without a command is not supported", "add the command; run clush once for each command")
     worker = parts.get("R", "ssh")
@@ -67,19 +67,12 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     options = remote.job(hosts, None if local else parts.get("l"), shown)
     options += weak("--host-failures", "clush")
     options += remote.ssh_options("-o", "" if local else parts.get("o", ""))
-    gathered = [flag for flag in ("b", "B", "diff") if flag in parts]
-    if gathered and "L" in parts:
-        hint = "leave one out: -L prints the lines in the order of the hosts"
-        raise InvalidArgument(f"{'--diff' if 'diff' in parts else '-b'} with -L is not supported", hint)
-    if gathered:
-        style = "--fold-style=diff" if "diff" in parts else "--fold-style=blocks"
-        options += Translation(("--fold", style, *(("--merge-stderr-to-stdout",) if "B" in parts else ())))
-    elif "L" in parts:
-        options += Translation(("--fold", "--fold-style=hosts"))
+    if copies != "rcopy":  # of which there is no text to gather
+        options += _gathering(parts)
     if copies:
         if local:
-            raise InvalidArgument("-c with -R exec is not supported", "-c copies over ssh")
-        copying, command = _copying(words, parts)
+            raise InvalidArgument("-c and --rcopy with -R exec are not supported", "files are copied over ssh")
+        copying, command = _copying(words, parts, fetched=copies == "rcopy")
         return options + copying, command
     options += weak("--stdin", "none" if "n" in parts or os.isatty(0) else "all")
     fields = {"%%": "=%", "%hosts": "host", "%host": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
@@ -87,8 +80,20 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     return options + filled, command
 
 
-def _copying(words: Sequence[str], parts: Mapping[str, str]) -> tuple[Translation, list[str]]:
-    """Return how the files of -c are copied; as with clush, --dest and -p may also follow them."""
+def _gathering(parts: Mapping[str, str]) -> Translation:
+    """Return how the output of several hosts is printed together."""
+    gathered = [flag for flag in ("b", "B", "diff") if flag in parts]
+    if gathered and "L" in parts:
+        hint = "leave one out: -L prints the lines in the order of the hosts"
+        raise InvalidArgument(f"{'--diff' if 'diff' in parts else '-b'} with -L is not supported", hint)
+    if gathered:
+        style = "--fold-style=diff" if "diff" in parts else "--fold-style=blocks"
+        return Translation(("--fold", style, *(("--merge-stderr-to-stdout",) if "B" in parts else ())))
+    return Translation(("--fold", "--fold-style=hosts") if "L" in parts else ())
+
+
+def _copying(words: Sequence[str], parts: Mapping[str, str], *, fetched: bool) -> tuple[Translation, list[str]]:
+    """Return how the files of -c and --rcopy are copied; as with clush, --dest and -p may also follow them."""
     paths, rest = [], list(words)
     target, preserve = parts.get("dest", ""), "p" in parts
     while rest:
@@ -99,12 +104,15 @@ def _copying(words: Sequence[str], parts: Mapping[str, str]) -> tuple[Translatio
         elif word == "-p":
             preserve = True
         elif word.startswith("-") and word != "-":
-            raise InvalidArgument(f"{word} after the files of -c is not supported", "write it before -c")
+            raise InvalidArgument(f"{word} after the files is not supported", "write it before -c and --rcopy")
         else:
             paths.append(word)
     if not paths:
-        raise InvalidArgument("-c needs files", _USAGE_OF_COPY)
-    return remote.copy(paths, target or os.path.join(os.path.dirname(os.path.abspath(paths[0])), ""), preserve=preserve)
+        raise InvalidArgument("-c and --rcopy need files", _USAGE_OF_COPY)
+    beside = os.path.dirname(os.path.abspath(paths[0]))
+    if fetched:
+        return remote.fetch(paths, target or beside, recursive=True, preserve=preserve)
+    return remote.copy(paths, target or os.path.join(beside, ""), preserve=preserve)
 
 
 def _hosts(parts: Mapping[str, str], around: Surroundings) -> list[str]:
@@ -153,8 +161,7 @@ def _expand(texts: Sequence[tuple[str, str]]) -> set[str]:
     return hosts
 
 
-_USAGE_OF_COPY = "clush -w HOSTS -c FILE... --dest PATH"
-_RCOPY = "print files with -N -w HOST cat FILE, or use scp"
+_USAGE_OF_COPY = "clush -w HOSTS -c|--rcopy FILE... --dest PATH"
 _CONFIGURATION = "mpilaunch does not read clush.conf: use -O KEY=VALUE; CLUSTERSHELL_CFGDIR names the directory of groups.conf"
 
 DIALECT = Dialect(
@@ -202,9 +209,9 @@ DIALECT = Dialect(
         needless("color", "WHEN", "lines of hosts are never coloured"),
         # Files
         part("c copy", "", "copy FILE... to each host: `--stdin all --stdin-archive FILE`, and a program there"),
-        part("dest", "PATH", "where the files of -c come; without it where they are here"),
-        part("p", "", "the files of -c keep their modes and times"),
-        refused("rcopy", "", _RCOPY),
+        part("rcopy", "", "copy FILE... of each host to here: `--stdout-archive DIR`, and a program there"),
+        part("dest", "PATH", "where the files of -c and --rcopy come; without it where they are from"),
+        part("p", "", "the files of -c and --rcopy keep their modes and times"),
     ),
     getopt=True,
     usage="clush [OPTIONS] -w HOSTS COMMAND...",

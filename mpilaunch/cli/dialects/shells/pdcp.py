@@ -25,28 +25,39 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
         if os.path.isdir(path) and "r" not in parts:
             raise InvalidArgument(f"use -r to copy directories: {path}", _USAGE)
     if "q" in parts:
-        about = f"""\
+        return notes + Translation(text=listing(paths, target, parts, hosts, around)), [*words]
+    copying, command = remote.copy(paths, target, preserve="p" in parts)
+    return notes + pdsh.job(hosts, parts.get("l"), parts, name="pdcp") + pdsh.ssh_options(around.environ) + copying, command
+
+
+def listing(
+    paths: Sequence[str], target: str, parts: Mapping[str, str], hosts: Sequence[str], around: Surroundings
+) -> str:
+    """Return what -q prints."""
+    about = f"""\
 -- PCP-specific options --
 Infile(s)		{", ".join(paths)}
 Outfile			{target or "none"}
 Recursive		{"Yes" if "r" in parts else "No"}
 Preserve mod time/mode	{"Yes" if "p" in parts else "No"}"""
-        program = parts.get("e") or around.environ.get("PDSH_REMOTE_PDCP_PATH", "")
-        return notes + Translation(text=pdsh.listing(about, parts, hosts, "ssh", program)), [*words]
-    copying, command = remote.copy(paths, target, preserve="p" in parts)
-    return notes + pdsh.job(hosts, parts.get("l"), parts, name="pdcp") + pdsh.ssh_options(around.environ) + copying, command
+    program = parts.get("e") or around.environ.get("PDSH_REMOTE_PDCP_PATH", "")
+    return pdsh.listing(about, parts, hosts, "ssh", program)
+
+
+ROWS = (
+    *pdsh.ROWS,
+    part("r", "", "copy directories too"),
+    part("p", "", "the files keep their modes and times"),
+    part("e", "PATH", "only for -q: the hosts need no pdcp"),
+)
+"""Those of rpdcp too."""
 
 
 DIALECT = Dialect(
     name="pdcp",
     title="pdcp",
     owner="pdcp's",
-    rows=(
-        *pdsh.ROWS,
-        part("r", "", "copy directories too"),
-        part("p", "", "the files keep their modes and times"),
-        part("e", "PATH", "only for -q: the hosts need no pdcp"),
-    ),
+    rows=ROWS,
     getopt=True,
     usage=_USAGE,
     finish=finish,

@@ -1,18 +1,19 @@
-"""What pdsh, pdcp and clush share: the hosts, the options of ssh, and the programs that run a line or take files there.
+"""What pdsh, pdcp and clush share: the hosts, the options of ssh, and the programs that run a line or copy files there.
 
-Pure, but for groups of hosts, which are looked up in ClusterShell's files, and the text of `receiver`.
+Pure, but for groups of hosts, which are looked up in ClusterShell's files, the texts of `receiver` and `sender`, and the umask.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mpilaunch.agent import CHECK_PYTHON, python_command
-from mpilaunch.cli import archive
+from mpilaunch.cli.archives import stdin as archive
 from mpilaunch.cli.dialects.rows import InvalidArgument, Translation, weak, whole
 from mpilaunch.cli.files import expand_group
 from mpilaunch.defaults import START_TIMEOUT
@@ -112,9 +113,30 @@ def copy(paths: Sequence[str], target: str, *, preserve: bool) -> tuple[Translat
     """
     name = archive.name_of(paths[0]) if len(paths) == 1 and not target.endswith("/") else ""
     options = Translation(("--stdin", "all", *(word for path in paths for word in ("--stdin-archive", path))))
-    text = Path(__file__).with_name("receiver.py").read_text(encoding="utf-8")
-    arguments = (target, name, "p" if preserve else "")
-    return options, python_command("python3", "mpilaunch copy", f"{CHECK_PYTHON}\n{text}", *arguments)
+    return options, _there("receiver", target, name, "p" if preserve else "")
+
+
+def fetch(paths: Sequence[str], directory: str, *, recursive: bool, preserve: bool) -> tuple[Translation, list[str]]:
+    """Return how files of each host come into a directory of this machine, with the host's name after their own.
+
+    Args:
+        preserve: keep modes and times.
+    """
+    for path in paths:
+        if not os.path.normpath(path).strip("/"):
+            raise InvalidArgument(f"{path} has no name", "name a directory in it")
+    if not os.path.isdir(directory):
+        raise InvalidArgument("reverse copy dest must be a directory", f"{directory} is no directory of this machine")
+    umask = os.umask(0o077)
+    os.umask(umask)
+    options = Translation(("--stdin", "none", "--stdout-archive", directory))
+    return options, _there("sender", "r" if recursive else "", "" if preserve else f"{umask:o}", *paths)
+
+
+def _there(name: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of this folder on a host."""
+    text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    return python_command("python3", "mpilaunch copy", f"{CHECK_PYTHON}\n{text}", *arguments)
 
 
 _ARGUMENT = {"-p": "Port", "-l": "User", "-i": "IdentityFile", "-J": "ProxyJump", "-o": "", "-c": "Ciphers", "-m": "MACs"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.cli import archive
+from mpilaunch.cli.archives import stdin as archive
 from mpilaunch.errors import UsageError
 
 
