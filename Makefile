@@ -65,7 +65,7 @@ help:
 	@echo 'make check     lint, and the tests that need no root, no other program and no PyTorch (6 min)'
 	@echo 'make one T=tests/job/test_tags.py  one file of tests, or one test'
 	@echo 'make test      set up, and run the tests, two files at a time (as root: they make hosts out of network namespaces; 8 min)'
-	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 15 min; TABLE=all: more lines of mpirun)'
+	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 15 min; TABLE=all: more lines of mpirun, more seeds)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do to mpilaunch the failures that docs/failures.md compares (as root, 2 min)'
 	@echo 'make test-slurm  jobs of a real Slurm on this machine: cancelled, signalled, at their time limit (as root on Debian, 5 min; TABLE=all: 15)'
