@@ -22,7 +22,7 @@ async def capture(argv: Sequence[str]) -> tuple[int, str, str]:
     os.close(child.stdin)
     try:
         output, errors = await asyncio.gather(_read(child.stdout), _read(child.stderr))
-        # Both pipes are closed, so the process is exiting.
+        await _exit_of(child)  # it may have closed its pipes before
         return child.wait(), output, errors
     except BaseException:
         with suppress(ProcessLookupError):
@@ -48,6 +48,18 @@ async def readable(source: int | socket.socket) -> None:
         await ready
     finally:
         loop.remove_reader(source)
+
+
+async def _exit_of(child: Child) -> None:
+    """Wait until a child has exited; before Linux 5.3 the caller's wait for it holds the loop."""
+    try:
+        descriptor = os.pidfd_open(child.pid)
+    except (AttributeError, OSError):
+        return
+    try:
+        await readable(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 async def _read(descriptor: int) -> str:

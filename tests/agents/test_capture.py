@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,20 @@ from mpilaunch_agents.capture import capture, readable
 def test_the_output_of_a_program_is_captured() -> None:
     text = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     assert asyncio.run(capture([sys.executable, "-c", text])) == (3, "out\n", "err\n")
+
+
+def test_a_program_that_closes_its_output_and_runs_on_holds_nothing() -> None:
+    async def main() -> None:
+        running = asyncio.ensure_future(capture(["sh", "-c", "exec >&- 2>&-; sleep 60"]))
+        _, pending = await asyncio.wait([running], timeout=0.3)
+        assert pending == {running}
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+
+    began = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - began < 30
 
 
 def test_a_program_that_is_missing_is_named() -> None:
