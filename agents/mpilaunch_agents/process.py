@@ -296,8 +296,7 @@ class ProcessChannel:
         self.ended.set()
         if self._stray_timer is not None:
             self._stray_timer.cancel()
-        if self._process.reserves_id:  # the leader is still a zombie, so the id of its group has not been reused
-            self._kill_group()
+        self._kill_group()
         code = self._process.wait()
         try:
             for descriptor, receive in list(self._readers.items()):
@@ -337,6 +336,8 @@ class ProcessChannel:
             self._kill_group()
 
     def _kill_group(self) -> None:
+        if self._exited and not self._process.reserves_id:
+            return  # the leader is no zombie any more, and the id of its group may be another's
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 

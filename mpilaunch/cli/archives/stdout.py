@@ -9,100 +9,94 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from mpilaunch.cli.archives.tree import Tree
 from mpilaunch.errors import UsageError, reason_of
+from mpilaunch.job import trust
 from mpilaunch.job.spec import JobSpec
 
 OPTION = "--stdout-archive"
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_SHOWN = 10
+"""Faults of one host that are shown; the others are counted."""
 
 
 class Archives:
-    """Where the archives of a job's commands are kept and unpacked; raises UsageError if nothing can be written there.
+    """Where the archives of a job's commands are kept and unpacked; raises UsageError if nothing can be kept there safely.
+
+    Within its context SIGTERM and SIGHUP end this process by an exception, unless a launch takes them, so that nothing is left.
 
     Args:
         directory: where the files of all hosts come, each under its name, a dot and the name of its host.
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = directory
+        self._directory = os.path.realpath(directory)
         try:
-            self._private = tempfile.mkdtemp(prefix=".mpilaunch-", dir=os.path.abspath(directory))
-        except OSError as error:
-            hint = "name a directory that you may write to"
-            raise UsageError("stdout-archive", f"{OPTION} {directory}: {reason_of(error)}", hint=hint) from error
+            if trust.is_unprotected(os.stat(self._directory)):
+                raise PermissionError(1, "every user may rename and remove what others have in this directory")
+            if not self._directory.isprintable():
+                raise ValueError("its name has characters that cannot be printed")
+            self._private = tempfile.mkdtemp(prefix=".mpilaunch-", dir=self._directory)
+        except (OSError, ValueError) as error:
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+            hint = "name a directory that you may write to, and others may not"
+            raise UsageError("stdout-archive", f"{OPTION} {directory}: {reason}", hint=hint) from error
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Archives:
+        for number in _SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                self._handlers[number] = signal.signal(number, _leave)
         return self
 
     def __exit__(self, *exception: object) -> None:
         shutil.rmtree(self._private, ignore_errors=True)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def kept(self, job: JobSpec) -> JobSpec:
         """Return the job with the stdout of each rank in a file; raises UsageError for two ranks with one host's name."""
-        names = [job.allocation.nodes[place.node].name for place in job.job_map.placements]
-        if twice := next((name for name in names if names.count(name) > 1), ""):
-            hint = "let one command on each host write the archive"
-            raise UsageError("stdout-archive", f"{OPTION}: {twice} has more than one command", hint=hint)
+        seen: set[str] = set()
+        for place in job.job_map.placements:
+            host = job.allocation.nodes[place.node].name
+            if host in seen:
+                hint = "let one command on each host write the archive"
+                raise UsageError("stdout-archive", f"{OPTION}: {host} has more than one command", hint=hint)
+            seen.add(host)
         template = self._private.replace("{", "{{").replace("}", "}}") + "/{rank}"
         return job._replace(output=job.output._replace(stdout_file=template, copy=False))
 
     def unpack(self, job: JobSpec) -> Iterator[str]:
         """Put the files of all archives into their places; yield a message for all that is not there then."""
-        if not os.path.isdir(self._private):
-            yield f"what came from the hosts is lost: {self._private} has been removed"
-            return
-        with _signals_as_exits():
-            for place in job.job_map.placements:
-                host = job.allocation.nodes[place.node].name
-                try:
-                    with open(os.path.join(self._private, str(place.rank)), "rb") as file:
-                        if os.fstat(file.fileno()).st_size:  # else the command did not start, or had nothing to say
-                            yield from self._unpack(file, host)
-                except FileNotFoundError:
-                    pass  # the command did not start
+        hosts = {place.rank: job.allocation.nodes[place.node].name for place in job.job_map.placements}
+        paths = {rank: os.path.join(self._private, str(rank)) for rank in hosts}
+        if os.path.isdir(self._private) and not any(map(os.path.exists, paths.values())):
+            return  # the job did not start
+        for rank, host in hosts.items():
+            try:
+                with open(paths[rank], "rb") as archive:
+                    if os.fstat(archive.fileno()).st_size:  # else the command did not start, or had nothing to say
+                        yield from self._unpack(archive, host)
+            except OSError as error:
+                yield f"{host}: the files have not come: {reason_of(error)}"
 
     def _unpack(self, archive: IO[bytes], host: str) -> Iterator[str]:
-        root = ""
+        root = tempfile.mkdtemp(dir=self._private)
         try:
-            root = tempfile.mkdtemp(dir=self._private)
             tree = Tree(root)
-            try:
-                tree.unpack(archive)
-            except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
-                yield f"{host}: the files have not come whole: {_reason(error, root)}"
-            for fault in tree.move(self._directory, f".{host}"):
-                yield f"{host}: {_reason(fault, root)}"
-        except OSError as error:
-            yield f"{host}: the files have not come: {_reason(error, root)}"
+            tree.unpack(archive)
+            tree.move(self._directory, f".{host}")
+            yield from (f"{host}: {fault}" for fault in tree.faults[:_SHOWN])
+            if len(tree.faults) > _SHOWN:
+                yield f"{host}: and {len(tree.faults) - _SHOWN} more"
         finally:
             shutil.rmtree(root, ignore_errors=True)
 
 
-def _reason(error: BaseException, root: str) -> str:
-    """Return an error with the name in the archive, or the place that a file could not be moved to."""
-    if not isinstance(error, OSError):
-        return str(error)
-    name = str(error.filename2 or error.filename or "").removeprefix(f"{root}/")
-    return f"{name}: {reason_of(error)}" if name else reason_of(error)
-
-
-@contextmanager
-def _signals_as_exits() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process by an exception, so that what is to be removed is removed."""
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

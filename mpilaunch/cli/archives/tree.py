@@ -1,7 +1,8 @@
 """Unpacks a tar archive that may be hostile in a private directory, and moves what has come whole to its place.
 
-Nothing is written through a link: links are made last, in a directory that nobody else can change. Only files, directories and
-links are taken, without owners, set-user-ID bits and write permission for others.
+Nothing is written through a link: where the archive is unpacked, links are made last, and where its files are put, each
+directory is opened and belongs to the user. Only files, directories and links are taken, without owners, set-user-ID bits and
+write permission for others. What cannot be done is noted, and the rest is done.
 """
 
 from __future__ import annotations
@@ -10,60 +11,92 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import IO, NamedTuple
 
+from mpilaunch.errors import reason_of
+
+BROKEN = b"B"
+"""Type of an entry without data, which says that the file of this name could not be read to its end; `sender` writes it."""
 _LONG = {tarfile.GNUTYPE_LONGNAME: "name", tarfile.GNUTYPE_LONGLINK: "linkname"}
 _LONGEST, _DEEPEST = 64 << 10, 100
 """Bytes of a name, and parts of a path."""
-_PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_PAX = "the archive is in the format of POSIX 2001, which is not taken: use tar --format=gnu"
+_REFUSED = {
+    tarfile.XHDTYPE: _PAX,
+    tarfile.XGLTYPE: _PAX,
+    tarfile.SOLARIS_XHDTYPE: _PAX,
+    tarfile.GNUTYPE_SPARSE: "the archive has a file with holes, which is not taken: leave out tar's option --sparse",
+    b"D": "the archive is an incremental one, which is not taken: leave out tar's option --listed-incremental",
+}
+"""Type of an entry to the reason why no archive with one is taken."""
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _WITHOUT_DATA = (tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE)
-_TAKEN = (*_FILES, tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE)
+_TAKEN = (*_FILES, tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, BROKEN)
 _BLOCK, _CHUNK = tarfile.BLOCKSIZE, 1 << 20
 _PERMISSIONS = 0o775
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Parts = tuple[str, ...]
+"""A path below the root of an archive."""
 
 
-class _Directory(NamedTuple):
-    """What a directory gets when all is in its place; no time for one of which an archive does not tell."""
+class _Attributes(NamedTuple):
+    """The mode and the time of a directory."""
 
     mode: int
-    mtime: float | None
+    mtime: float
 
 
 class Tree:
-    """Files that are unpacked below an empty directory and then moved away."""
+    """Files that are unpacked below an empty directory and then moved away.
+
+    Attributes:
+        faults: messages on what has not come, or could not be put into its place.
+    """
 
     def __init__(self, root: str) -> None:
+        self.faults: list[str] = []
         self._root = root
-        self._directories: dict[tuple[str, ...], _Directory] = {}
-        self._links: dict[tuple[str, ...], str] = {}
+        self._attributes: dict[Parts, _Attributes] = {}
+        self._links: dict[Parts, str] = {}
         mask = os.umask(0o077)
         os.umask(mask)
-        self._default = _Directory(0o777 & ~mask, None)
+        self._new_mode = _PERMISSIONS & 0o777 & ~mask
+
+    # Unpacking
 
     def unpack(self, archive: IO[bytes]) -> None:
-        """Write what an archive contains; raises OSError, TarError, ValueError and OverflowError, and keeps what has come."""
+        """Write what an archive contains."""
         try:
             for entry in _entries(archive):
-                if parts := _parts(entry.name):
-                    self._take(archive, entry, parts)
-        finally:
-            for parts, link in self._links.items():
+                parts = _parts(entry.name)
+                with self._noted(parts):
+                    if parts:
+                        self._take(archive, entry, parts)
+        except (OSError, tarfile.TarError) as error:
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+            self.faults.append(f"the files have not come whole: {reason}")
+        for parts, link in self._links.items():
+            with self._noted(parts):
                 os.symlink(link, self._path(parts))
 
-    def _take(self, archive: IO[bytes], entry: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
-        path = self._path(parts)
+    def _take(self, archive: IO[bytes], entry: tarfile.TarInfo, parts: Parts) -> None:
+        source = _parts(entry.linkname) if entry.type == tarfile.LNKTYPE else ()
+        if source == parts:
+            return  # a second name that is the first one
         for length in range(1, len(parts)):
             self._make(parts[:length])
+        path = self._path(parts)
         self._links.pop(parts, None)
         if entry.type == tarfile.DIRTYPE:
             self._make(parts)
-            self._directories[parts] = _Directory(entry.mode & _PERMISSIONS, entry.mtime)
+            self._attributes[parts] = _Attributes(entry.mode & _PERMISSIONS, entry.mtime)
             return
         with suppress(FileNotFoundError):
             os.unlink(path)
-        source = _parts(entry.linkname) if entry.type == tarfile.LNKTYPE else ()
+        if entry.type == BROKEN:
+            raise OSError(0, "it could not be read to its end")
         if entry.type == tarfile.SYMTYPE:
             self._links[parts] = entry.linkname
         elif source in self._links:
@@ -73,29 +106,73 @@ class Tree:
         else:
             _write(archive, entry, path)
 
-    def _make(self, parts: tuple[str, ...]) -> None:
+    def _make(self, parts: Parts) -> None:
         self._links.pop(parts, None)
-        with suppress(FileExistsError):  # if it is no directory, what comes into it fails
+        try:
             os.mkdir(self._path(parts), 0o700)
-            self._directories.setdefault(parts, self._default)
+        except FileExistsError:
+            if not os.path.isdir(self._path(parts)):
+                raise NotADirectoryError(20, "Not a directory") from None
 
-    def _path(self, parts: tuple[str, ...]) -> str:
+    def _path(self, parts: Parts) -> str:
         return os.path.join(self._root, *parts)
 
-    def move(self, directory: str, suffix: str) -> Iterator[OSError]:
-        """Move all to its place in a directory, and give directories their modes and times; yield what prevented it."""
-        for name in os.listdir(self._root):
-            try:
-                _move(os.path.join(self._root, name), os.path.join(directory, name + suffix))
-                for (top, *rest), found in reversed(self._directories.items()):
-                    if top == name:
-                        _set_directory(os.path.join(directory, name + suffix, *rest), found)
-            except OSError as error:
-                yield error
+    # Moving
+
+    def move(self, directory: str, suffix: str) -> None:
+        """Move all to its place in a directory, and give directories their modes and times."""
+        with _opened(self._root) as source, _opened(directory, flags=os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as target:
+            for name in os.listdir(source):
+                self._put(source, target, (name,), name + suffix, name + suffix)
+
+    def _put(self, source: int, target: int, parts: Parts, name: str, top: str) -> None:
+        """Move an entry of one open directory into another one, where it gets a name; `top` stands for the first part then."""
+        with self._noted((top, *parts[1:])):
+            if stat.S_ISDIR(os.stat(parts[-1], dir_fd=source, follow_symlinks=False).st_mode):
+                self._join(source, target, parts, name, top)
+            else:
+                os.replace(parts[-1], name, src_dir_fd=source, dst_dir_fd=target)
+
+    def _join(self, source: int, target: int, parts: Parts, name: str, top: str) -> None:
+        """Move what a directory contains into one of the user's own, which is made where there is none."""
+        new = True
+        try:
+            os.mkdir(name, 0o700, dir_fd=target)
+        except FileExistsError:
+            new = False
+        with _opened(name, target) as there, _opened(parts[-1], source) as here:
+            found = os.fstat(there)
+            if found.st_uid != os.geteuid():
+                raise PermissionError(1, "it belongs to another user")
+            os.fchmod(there, stat.S_IMODE(found.st_mode) | 0o700)
+            for member in os.listdir(here):
+                self._put(here, there, (*parts, member), member, top)
+            told = self._attributes.get(parts)
+            os.fchmod(there, told.mode if told else self._new_mode if new else stat.S_IMODE(found.st_mode))
+            if told:
+                _set_time(there, told.mtime)
+
+    @contextmanager
+    def _noted(self, parts: Parts) -> Iterator[None]:
+        """Note what prevents an action on an entry."""
+        try:
+            yield
+        except (OSError, ValueError) as error:  # a name may contain what no name of a file can
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+            self.faults.append(f"{'/'.join(parts)}: {reason}")
+
+
+@contextmanager
+def _opened(path: str, folder: int | None = None, flags: int = _OPEN_DIRECTORY) -> Iterator[int]:
+    descriptor = os.open(path, flags, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _entries(archive: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """Yield the files, directories and links of an archive, each while the archive stands at its data; raises TarError.
+    """Yield the entries that are taken, each while the archive stands at its data; raises TarError and OSError.
 
     The formats are those of GNU tar and POSIX 1988; tarfile reads the headers only, since its patterns for the headers of
     POSIX 2001 take time by the square of their length in some versions.
@@ -112,10 +189,8 @@ def _entries(archive: IO[bytes]) -> Iterator[tarfile.TarInfo]:
             entry = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
             raise tarfile.ReadError("stdout is no tar archive" if start == _BLOCK else "the archive is damaged") from error
-        if entry.type in _PAX:
-            raise tarfile.ReadError("the archive is in the format of POSIX 2001, which is not taken: use tar --format=gnu")
-        if entry.type == tarfile.GNUTYPE_SPARSE:
-            raise tarfile.ReadError(f"{entry.name} has holes, which are not taken: leave out tar's option --sparse")
+        if entry.type in _REFUSED:
+            raise tarfile.ReadError(_REFUSED[entry.type])
         if entry.size < 0 or (entry.type in _LONG and entry.size > _LONGEST):
             raise tarfile.ReadError("the archive has an entry of a size that cannot be")
         if entry.type in _LONG:
@@ -129,7 +204,7 @@ def _entries(archive: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         archive.seek(start + -(-size // _BLOCK) * _BLOCK)
 
 
-def _parts(name: str) -> tuple[str, ...]:
+def _parts(name: str) -> Parts:
     """Return the parts of a name below the root; raises ReadError for one that leads elsewhere, or is far too deep."""
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in parts:
@@ -141,7 +216,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 def _write(archive: IO[bytes], entry: tarfile.TarInfo, path: str) -> None:
     """Write a file; one that cannot be written whole is removed."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "wb") as file:
             left = entry.size
@@ -153,38 +228,12 @@ def _write(archive: IO[bytes], entry: tarfile.TarInfo, path: str) -> None:
                 left -= len(data)
             file.flush()
             os.fchmod(descriptor, entry.mode & _PERMISSIONS)
-            os.utime(descriptor, (entry.mtime, entry.mtime))
-    except BaseException as error:
+            _set_time(descriptor, entry.mtime)
+    except BaseException:
         os.unlink(path)
-        if isinstance(error, OSError):
-            error.filename = path
         raise
 
 
-def _set_directory(path: str, found: _Directory) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if found.mtime is not None:
-            os.utime(descriptor, (found.mtime, found.mtime))
-        os.fchmod(descriptor, found.mode)
-    except OverflowError:
-        pass  # a time that no clock shows
-    finally:
-        os.close(descriptor)
-
-
-def _move(source: str, target: str) -> None:
-    """Move a file, a link or a directory; a directory joins one of the same name that is the user's own."""
-    with suppress(FileNotFoundError):
-        there = os.lstat(target)
-        if stat.S_ISDIR(there.st_mode) and stat.S_ISDIR(os.lstat(source).st_mode):
-            if there.st_uid != os.geteuid():
-                raise PermissionError(1, "it belongs to another user", target)
-            os.chmod(target, stat.S_IMODE(there.st_mode) | 0o700)
-            try:
-                for name in os.listdir(source):
-                    _move(os.path.join(source, name), os.path.join(target, name))
-            finally:
-                os.chmod(target, stat.S_IMODE(there.st_mode))
-            return
-    os.replace(source, target)
+def _set_time(descriptor: int, mtime: float) -> None:
+    with suppress(OverflowError):  # a time that no clock shows
+        os.utime(descriptor, (mtime, mtime))

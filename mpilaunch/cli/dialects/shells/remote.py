@@ -122,9 +122,12 @@ def fetch(paths: Sequence[str], directory: str, *, recursive: bool, preserve: bo
     Args:
         preserve: keep modes and times.
     """
-    for path in paths:
-        if not os.path.normpath(path).strip("/"):
-            raise InvalidArgument(f"{path} has no name", "name a directory in it")
+    names = [os.path.basename(os.path.normpath(path)) if path else "" for path in paths]
+    for path, name in zip(paths, names, strict=True):
+        if not name:
+            raise InvalidArgument(f"'{path}' has no name", "name a directory in it")
+        if names.count(name) > 1:
+            raise InvalidArgument(f"two files are named {name}", "copy them one by one, each to a directory of its own")
     if not os.path.isdir(directory):
         raise InvalidArgument("reverse copy dest must be a directory", f"{directory} is no directory of this machine")
     umask = os.umask(0o077)

@@ -16,9 +16,15 @@ import tarfile
 import time
 from typing import IO
 
+OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+DEEPEST = 90
+"""Directories in each other that are sent."""
+BROKEN = b"B"
+"""Type of an entry after a file that is not whole: mpilaunch then does not take it."""
+
 
 class Whole:
-    """A file that is as long as it was at first: what cannot be read any more is zeros, as with tar."""
+    """A file that is as long as it was at first: what cannot be read any more is zeros, so that the archive stays one."""
 
     def __init__(self, file: "IO[bytes]") -> None:
         self._file = file
@@ -48,44 +54,43 @@ class Sender:
         place, name = os.path.realpath(given), os.path.basename(given)
         try:
             mode = os.stat(place).st_mode
-            if stat.S_ISDIR(mode) and recursive:
-                self._send_directory(place, name)
-            elif stat.S_ISREG(mode):
-                self._send_member(place, name, path)
-            elif stat.S_ISDIR(mode):
+            if stat.S_ISDIR(mode) and not recursive:
                 self._report(path, "is a directory, which needs -r")
+            elif stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+                self._send(None, place, name, path)
             else:
                 self._report(path, "is neither a file nor a directory")
-        except (OSError, RecursionError) as error:
-            self._report(path, getattr(error, "strerror", None) or "has too many directories in each other")
+        except OSError as error:
+            self._report(path, error.strerror)
 
-    def _send_directory(self, top: str, name: str) -> None:
-        def report(error: OSError) -> None:
-            self._report(str(error.filename), error.strerror)
-
-        for folder, directories, files, descriptor in os.fwalk(top, onerror=report):
-            inner = name + folder[len(top) :]
-            self._add(inner, os.fstat(descriptor), tarfile.DIRTYPE)
-            directories.sort()
-            for member in sorted(files + directories):
-                shown = folder + "/" + member
-                try:
-                    self._send_member(member, inner + "/" + member, shown, descriptor)
-                except OSError as error:
-                    self._report(shown, error.strerror)
-
-    def _send_member(self, path: str, name: str, shown: str, folder: "int | None" = None) -> None:
-        """Add a file or a link; a directory comes by itself."""
-        found = os.stat(path, dir_fd=folder, follow_symlinks=False)
+    def _send(self, folder: "int | None", member: str, name: str, shown: str) -> None:
+        """Add a file, a link, or a directory and all that it contains: `member` of an open directory."""
+        found = os.stat(member, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
-            self._add(name, found, tarfile.SYMTYPE, os.readlink(path, dir_fd=folder))
+            self._add(name, found, tarfile.SYMTYPE, os.readlink(member, dir_fd=folder))
+        elif stat.S_ISDIR(found.st_mode):
+            if name.count("/") >= DEEPEST:
+                self._report(shown, "is in too many directories")
+                return
+            descriptor = os.open(member, OPEN | os.O_DIRECTORY, dir_fd=folder)
+            try:
+                self._add(name, os.fstat(descriptor), tarfile.DIRTYPE)
+                for inner in sorted(os.listdir(descriptor)):
+                    path = shown + "/" + inner
+                    try:
+                        self._send(descriptor, inner, name + "/" + inner, path)
+                    except OSError as error:
+                        self._report(path, error.strerror)
+            finally:
+                os.close(descriptor)
         elif stat.S_ISREG(found.st_mode):
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder), "rb") as file:
+            with open(os.open(member, OPEN, dir_fd=folder), "rb") as file:
                 found = os.fstat(file.fileno())
                 if stat.S_ISREG(found.st_mode):
                     whole = Whole(file)
                     self._add(name, found, tarfile.REGTYPE, data=whole)
                     if whole.fault:
+                        self._add(name, found, BROKEN)
                         self._report(shown, whole.fault)
 
     def _add(self, name: str, found: os.stat_result, kind: bytes, link: str = "", data: "Whole | None" = None) -> None:
