@@ -145,13 +145,13 @@ class ForkServer:
 class ForkedChild(Child):
     """The same, forked by a server; `ended` cannot tell of it."""
 
-    @property
-    def reserves_id(self) -> bool:
-        return not self._server.ended
-
     def __init__(self, server: ForkServer) -> None:
         self._server = server
         self._begin(lambda ends: server.ask(_FORK, ends))
+
+    @property
+    def reserves_id(self) -> bool:
+        return not self._server.ended
 
     def wait(self) -> int:
         try:

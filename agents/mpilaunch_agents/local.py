@@ -23,37 +23,40 @@ class LocalAgent(ProcessAgent):
 
     def __init__(self, options: AgentOptions) -> None:
         super().__init__(options)
-        self._started: tuple[list[str], Child] | None = None
-        self._fork_server: tuple[list[str], ForkServer] | None = None
+        self._command: list[str] = []
+        self._started: Child | None = None
+        self._fork_server: ForkServer | None = None
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         return command
 
     def begin(self, command: Sequence[str], fork_server: Sequence[str] = ()) -> None:
         """Start a command, and what forks it; a failure to start is reported when a channel is opened."""
+        self._command = list(command)
         with suppress(OSError, AttributeError):  # of pidfd_open
             if self._started is None:
-                self._started = list(command), Child(command)
+                self._started = Child(command)
             if fork_server and self._fork_server is None:
-                self._fork_server = list(command), ForkServer(fork_server)
+                self._fork_server = ForkServer(fork_server)
 
     def start(self, argv: Sequence[str]) -> Child:
         """Return an already started process of this command, or start one; raises OSError."""
-        if self._started is not None and self._started[0] == list(argv):
-            child, self._started = self._started[1], None
-            return child
-        if self._fork_server is not None and self._fork_server[0] == list(argv):
-            with suppress(OSError):  # it was killed or stopped, or has met a limit
-                return ForkedChild(self._fork_server[1])
+        if list(argv) == self._command:
+            if self._started is not None:
+                child, self._started = self._started, None
+                return child
+            if self._fork_server is not None:
+                with suppress(OSError):  # it was killed or stopped, or has met a limit
+                    return ForkedChild(self._fork_server)
         return super().start(argv)
 
     def dismiss(self) -> None:
         """End the started processes for which no channel was opened."""
         if self._started is not None:
-            dismiss([self._started[1]])
+            dismiss([self._started])
             self._started = None
         if self._fork_server is not None:
-            self._fork_server[1].close()
+            self._fork_server.close()
             self._fork_server = None
 
     def killed(self, number: int) -> ChannelEnd:

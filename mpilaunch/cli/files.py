@@ -1,4 +1,5 @@
 """Reads the files that the user or the environment names, as text, YAML or groups of hosts; checks that they can be trusted.
+Also returns the umask, for the modes of files that are copied.
 
 The only module that imports yaml, and only when there is a YAML file.
 """
@@ -246,3 +247,10 @@ def app_lines(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
         pending = ""
         if words:
             yield f"{source}:{begin}", words
+
+
+def current_umask() -> int:
+    """Return the umask of this process, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -6,6 +6,7 @@ be put into its place, does not concern the others.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -40,12 +41,11 @@ class Archives:
             if trust.is_unprotected(os.stat(self._directory)):
                 raise PermissionError(1, "every user may rename and remove what others have in this directory")
             if not self._directory.isprintable():
-                raise ValueError("its name has characters that cannot be printed")
+                raise OSError(errno.EINVAL, "its name has characters that cannot be printed")
             self._private = tempfile.mkdtemp(prefix=".mpilaunch-", dir=self._directory)
-        except (OSError, ValueError) as error:
-            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+        except OSError as error:
             hint = "name a directory that you may write to, and others may not"
-            raise UsageError("stdout-archive", f"{OPTION} {directory}: {reason}", hint=hint) from error
+            raise UsageError("stdout-archive", f"{OPTION} {directory}: {reason_of(error)}", hint=hint) from error
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Archives:

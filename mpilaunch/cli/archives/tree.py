@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, NamedTuple
 
+from mpilaunch.cli.files import current_umask
 from mpilaunch.errors import reason_of
 
 BROKEN = b"B"
@@ -60,9 +61,7 @@ class Tree:
         self._root = root
         self._attributes: dict[Parts, _Attributes] = {}
         self._links: dict[Parts, str] = {}
-        mask = os.umask(0o077)
-        os.umask(mask)
-        self._new_mode = _PERMISSIONS & 0o777 & ~mask
+        self._new_mode = _PERMISSIONS & ~current_umask()
 
     # Unpacking
 
@@ -75,8 +74,7 @@ class Tree:
                     if parts:
                         self._take(archive, entry, parts)
         except (OSError, tarfile.TarError) as error:
-            reason = reason_of(error) if isinstance(error, OSError) else str(error)
-            self.faults.append(f"the files have not come whole: {reason}")
+            self.faults.append(f"the files have not come whole: {_reason(error)}")
         for parts, link in self._links.items():
             with self._noted(parts):
                 os.symlink(link, self._path(parts))
@@ -158,8 +156,11 @@ class Tree:
         try:
             yield
         except (OSError, ValueError) as error:  # a name may contain what no name of a file can
-            reason = reason_of(error) if isinstance(error, OSError) else str(error)
-            self.faults.append(f"{'/'.join(parts)}: {reason}")
+            self.faults.append(f"{'/'.join(parts)}: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    return reason_of(error) if isinstance(error, OSError) else str(error)
 
 
 @contextmanager

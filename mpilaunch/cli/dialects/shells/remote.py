@@ -15,7 +15,7 @@ from pathlib import Path
 from mpilaunch.agent import CHECK_PYTHON, python_command
 from mpilaunch.cli.archives import stdin as archive
 from mpilaunch.cli.dialects.rows import InvalidArgument, Translation, weak, whole
-from mpilaunch.cli.files import expand_group
+from mpilaunch.cli.files import current_umask, expand_group
 from mpilaunch.defaults import START_TIMEOUT
 from mpilaunch.hosts.nodeset import Span, expand
 from mpilaunch.text import escape_braces
@@ -130,10 +130,8 @@ def fetch(paths: Sequence[str], directory: str, *, recursive: bool, preserve: bo
             raise InvalidArgument(f"two files are named {name}", "copy them one by one, each to a directory of its own")
     if not os.path.isdir(directory):
         raise InvalidArgument("reverse copy dest must be a directory", f"{directory} is no directory of this machine")
-    umask = os.umask(0o077)
-    os.umask(umask)
     options = Translation(("--stdin", "none", "--stdout-archive", directory))
-    return options, _there("sender", "r" if recursive else "", "" if preserve else f"{umask:o}", *paths)
+    return options, _there("sender", "r" if recursive else "", "" if preserve else f"{current_umask():o}", *paths)
 
 
 def _there(name: str, *arguments: str) -> list[str]:
