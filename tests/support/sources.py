@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
+from functools import cache
 
 from tests.support.paths import ROOT
 
@@ -59,7 +60,8 @@ def layer_of(module: str) -> str:
     return {"__main__": "main"}.get(rest[0], rest[0]) if rest else "text"
 
 
-def imports_of(path: pathlib.Path) -> set[str]:
+@cache
+def imports_of(path: pathlib.Path) -> frozenset[str]:
     """Return every module that a file imports, anywhere in it, also by `import_module` or a text "module:attribute".
 
     `from mpilaunch import x` counts as `mpilaunch.x` where that is a module.
@@ -76,4 +78,4 @@ def imports_of(path: pathlib.Path) -> set[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             module, colon, _ = node.value.partition(":")
             found.update({module} & MODULES if colon else ())
-    return found
+    return frozenset(found)
