@@ -30,9 +30,11 @@ export DEBIAN_FRONTEND := noninteractive
 # Another apt, like that of unattended upgrades, may hold the lock for minutes.
 APT_WAIT := -o DPkg::Lock::Timeout=300
 
-# Two processes: most tests wait for other processes. The tests of a file stay together and in order; each process has its own
-# hosts, pods and temporary directory, and blames only its own children.
-PARALLEL := -n 2 --dist loadfile
+# Four processes, also on two cores: most tests wait for other processes. The tests of a file stay together and in order; each
+# process has its own hosts, pods and temporary directory, and blames only its own children. The long tests of `make test-slow` are
+# shared out one by one.
+PARALLEL := -n 4 --dist loadfile
+SHARED_OUT := -n 4 --dist worksteal
 
 # FLAGS may choose tests of one of several runs only: pytest ends with 5 where it has none to run.
 OR_NONE = $(if $(FLAGS),|| [ $$? = 5 ])
@@ -64,7 +66,7 @@ help:
 	@echo 'make run       set up, and run a job on two local nodes'
 	@echo 'make check     lint, and the tests that need no root, no other program and no PyTorch (6 min)'
 	@echo 'make one T=tests/job/test_tags.py  one file of tests, or one test'
-	@echo 'make test      set up, and run the tests, two files at a time (as root: they make hosts out of network namespaces; 8 min)'
+	@echo 'make test      set up, and run the tests, four files at a time (as root: they make hosts out of network namespaces; 8 min)'
 	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 15 min; TABLE=all: more lines of mpirun, more seeds)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do to mpilaunch the failures that docs/failures.md compares (as root, 2 min)'
@@ -129,9 +131,9 @@ test-chaos: $(VENV)/.test
 test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(MPI_VENV)/%/made)
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED) $(PODS_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
-	$(BIN)/python -m pytest $(PARALLEL) -m 'slow and not alone' $(FLAGS) $(OR_NONE)
+	$(BIN)/python -m pytest $(SHARED_OUT) -m 'slow and not alone' $(FLAGS) $(OR_NONE)
 	$(BIN)/python -m pytest -m 'slow and alone' $(FLAGS) $(OR_NONE)
-	$(ASYNCSSH_VENV)/bin/python -m pytest $(PARALLEL) tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
+	$(ASYNCSSH_VENV)/bin/python -m pytest $(SHARED_OUT) tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
 
 test-slurm: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(SLURM_NEED) $(MPI_NEED))
@@ -155,7 +157,7 @@ prepare-frameworks: $(FRAMEWORKS_VENV)/made $(HOROVOD_VENV)/made
 test-frameworks: $(VENV)/.test $(FRAMEWORKS_VENV)/made $(HOROVOD_VENV)/made
 	$(call need,$(HOSTS_NEED) $(MPI_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
-	$(BIN)/python -m pytest tests/frameworks $(FLAGS)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup tests/frameworks $(FLAGS)
 
 bench: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
@@ -218,11 +220,11 @@ $(MPI_VENV)/%/made: tests/mpi/requirements/%.txt
 	$(if $(filter debian-mpich,$*),ln -s /usr/lib/$$(uname -m)-linux-gnu/libmpich.so.12 $(MPI_VENV)/$*/lib/libmpi.so.12)
 	@touch $@
 
-# DeepSpeed has no wheel: its setup imports torch, and would compile operators.
+# DeepSpeed has no wheel: its setup imports torch. Of its operators only the one is compiled that its ranks on CPUs would compile.
 $(FRAMEWORKS_VENV)/made: tests/frameworks/requirements.txt
 	$(PYTHON) -m venv --clear $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_VENV)/bin/python -m pip --quiet --disable-pip-version-check install setuptools wheel packaging ninja $(TORCH)
-	DS_BUILD_OPS=0 $(FRAMEWORKS_VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-build-isolation \
+	DS_BUILD_OPS=0 DS_BUILD_SHM_COMM=1 $(FRAMEWORKS_VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-build-isolation \
 		$(TORCH) --requirement $<
 	@touch $@
 

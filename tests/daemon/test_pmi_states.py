@@ -13,8 +13,9 @@ from tests.support.mpi.fuzz import run_apart
 from tests.support.mpi.pmi import Node
 from tests.support.mpi.pmi2 import begun, message, say
 
-MANY = (7_000, 3_000) if os.environ.get("TABLE") == "all" else (2_500, 1_000)
-"""Seeded conversations of PMI, and of PMIx."""
+MANY, MANY_OF_PMIX = (7_000, 3_000) if os.environ.get("TABLE") == "all" else (2_500, 1_000)
+SHARE = 500
+"""Seeded conversations, and how many of them are one test: processes of a test run share them."""
 OUT = "cmd=barrier_out rc=0"
 SPAWN = "mcmd=spawn\nnprocs=1\nexecname=a\ntotspawns=1\nargcnt=0\nendcmd"
 
@@ -26,9 +27,10 @@ def test_conversations_in_any_state() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_900)
-def test_many_conversations_in_any_state() -> None:
-    assert run_apart("pmi_fuzz", 1_000, MANY[0], 1_800).startswith(f"{MANY[0]} conversations: ")
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("seed", range(1_000, 1_000 + MANY, SHARE))
+def test_many_conversations_in_any_state(seed: int) -> None:
+    assert run_apart("pmi_fuzz", seed, SHARE, 600).startswith(f"{SHARE} conversations: ")
 
 
 def test_conversations_of_pmix_helpers() -> None:
@@ -38,9 +40,10 @@ def test_conversations_of_pmix_helpers() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_900)
-def test_many_conversations_of_pmix_helpers() -> None:
-    assert run_apart("pmix_fuzz", 1_000, MANY[1], 1_800).startswith(f"{MANY[1]} conversations: ")
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("seed", range(1_000, 1_000 + MANY_OF_PMIX, SHARE))
+def test_many_conversations_of_pmix_helpers(seed: int) -> None:
+    assert run_apart("pmix_fuzz", seed, SHARE, 600).startswith(f"{SHARE} conversations: ")
 
 
 # Ranks that end

@@ -23,10 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test time for imports of several seconds."""
+    """Give each test time for imports of several seconds; one process runs it at both places, for its row."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+            item.add_marker(pytest.mark.xdist_group(item.name.partition("[")[0]))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ A row is a test that passed at each place. A run of some tests only replaces the
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import subprocess
@@ -72,14 +73,16 @@ def keep(rows: Mapping[str, Row]) -> None:
     whole = {name: asdict(row) for name, row in rows.items() if row.seen.keys() == {HERE, HOSTS}}
     if not whole:
         return
-    old = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"tests": {}}
-    tests = {name: row for name, row in sorted({**old["tests"], **whole}.items()) if name in names_of_tests()}
-    data = {
-        "schema": "mpilaunch.frameworks/1",
-        "tests": {name: {**row, "version": _version(row)} for name, row in tests.items()},
-    }
-    FILE.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(replace_table(PAGE.read_text(encoding="utf-8"), table(data)), encoding="utf-8")
+    with FILE.open("r+", encoding="utf-8") as held:
+        # Another process of the same run may have rows, too.
+        fcntl.flock(held, fcntl.LOCK_EX)
+        tests = {name: row for name, row in sorted({**json.load(held)["tests"], **whole}.items()) if name in names_of_tests()}
+        data = {
+            "schema": "mpilaunch.frameworks/1",
+            "tests": {name: {**row, "version": _version(row)} for name, row in tests.items()},
+        }
+        FILE.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(replace_table(PAGE.read_text(encoding="utf-8"), table(data)), encoding="utf-8")
 
 
 def names_of_tests() -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,8 +24,8 @@ from mpilaunch.__main__ import entry
 entry()
 """
 CPU = {"DS_ACCELERATOR": "cpu"}
-BUILD_SECONDS = 280.0
-"""DeepSpeed compiles an operator on a machine where it has not run before."""
+PORT = str(29500 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")))
+"""That of rank 0, which these launchers choose without a look at what is free: other processes of a test run have others."""
 
 
 @pytest.fixture
@@ -74,8 +75,8 @@ def test_the_name_deepspeed(place: Place, links: dict[str, str], words: tuple[st
     hosts = ("--hostfile", hostfile(place)) if place.hosts else ()
     if place.hosts:
         (place.directory / ".deepspeed_env").write_text("GLOO_SOCKET_IFNAME=eth0\n", encoding="utf-8")
-    line = ("deepspeed", *hosts, "--include", slots, *words, "deepspeed_train.py", "--lr", "1")
-    trained(place, place.run(*line, env=links, timeout=BUILD_SECONDS), argument=not words)
+    options = ("--master_port", PORT, *hosts, "--include", slots, *words)
+    trained(place, place.run("deepspeed", *options, "deepspeed_train.py", "--lr", "1", env=links), argument=not words)
 
 
 def test_accelerate_launch(place: Place, links: dict[str, str]) -> None:
@@ -83,8 +84,8 @@ def test_accelerate_launch(place: Place, links: dict[str, str]) -> None:
         "distributed_type: MULTI_CPU\nuse_cpu: true\nmixed_precision: bf16\n", encoding="utf-8"
     )
     hosts = ("-H", ",".join(place.hosts.names)) if place.hosts else ()
-    line = ("accelerate", "launch", "--config_file", "cpu.yaml", "--num_processes", "2", *hosts, "accelerate_launched.py")
-    done = place.run(*line, env=links)
+    options = ("--config_file", "cpu.yaml", "--main_process_port", PORT, "--num_processes", "2", *hosts)
+    done = place.run("accelerate", "launch", *options, "accelerate_launched.py", env=links)
     ranks = [f"rank {rank} of 2 local {local} sum 3 DDP on cpu bf16" for rank, local in enumerate(local_ranks(place))]
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ranks), done.stderr[-4000:]
     for options in (("--cpu",), ("--num_processes", "1"), ()):
@@ -105,14 +106,14 @@ def test_accelerate_test(place: Place, links: dict[str, str]) -> None:
 def test_the_launcher_of_deepspeed_runs_with_mpilaunch_beneath_it(place: Place, links: dict[str, str], runner: str) -> None:
     real = (frameworks_python(), "-m", "deepspeed.launcher.runner", "--no_ssh_check", "--force_multi")
     address = place.hosts.address(place.hosts.names[0]) if place.hosts else "127.0.0.1"
-    words = ("--launcher", runner, "--hostfile", hostfile(place), "--master_addr", address, "deepspeed_train.py", "--lr", "1")
-    trained(place, place.run(*real, *words, env=links, timeout=BUILD_SECONDS), argument=runner == "pdsh")
+    options = ("--launcher", runner, "--hostfile", hostfile(place), "--master_addr", address, "--master_port", PORT)
+    trained(place, place.run(*real, *options, "deepspeed_train.py", "--lr", "1", env=links), argument=runner == "pdsh")
 
 
 def test_accelerate_itself_runs_with_mpilaunch_as_its_mpirun(place: Place, links: dict[str, str]) -> None:
     real = (frameworks_python(), "-m", "accelerate.commands.launch", "--cpu", "--mpirun_hostfile", hostfile(place))
     nodes = ("--num_machines", "2", "--main_process_ip", place.hosts.address(place.hosts.names[0])) if place.hosts else ()
-    words = ("--num_processes", "2", *nodes, "--main_process_port", "29511", "accelerate_launched.py")
+    words = ("--num_processes", "2", *nodes, "--main_process_port", PORT, "accelerate_launched.py")
     done = place.run(*real, *words, env=links)
     ranks = [f"rank {rank} of 2 local {local} sum 3 DDP on cpu no" for rank, local in enumerate(local_ranks(place))]
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ranks), done.stderr[-4000:]
