@@ -77,7 +77,7 @@ help:
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 10 min to build it once, then 8 min)'
 	@echo 'make test-frameworks  JAX, TensorFlow, Lightning and others, on two ranks here and on two hosts; writes docs/frameworks.md (as root, 8 min)'
 	@echo 'make lint      ruff, and mypy --strict over product, tests and benchmarks'
-	@echo 'make bench     mpilaunch and its peers in turn, as ratios, and under the same failures (as root, 25 min)'
+	@echo 'make bench     mpilaunch and its peers in turn, as ratios, and under the same failures (as root, 40 min)'
 	@echo 'make bench-scale  the head with up to 1,000 nodes and 10,000 ranks: CPU time and memory'
 	@echo 'make wheel     build dist/mpilaunch-*.whl'
 	@echo 'make pictures  make docs/pictures/*.svg anew from real output (as root)'
@@ -97,7 +97,7 @@ may-test:
 	@[ "$$(id -u)" = 0 ] || [ -n '$(FLAGS)' ] || { \
 		echo 'make test: the tests on real hosts need root, to make hosts out of network namespaces' >&2; \
 		echo 'make test: without root and without anything to install, run those that need neither: make check' >&2; \
-		echo "make test: with all packages and PyTorch, run all that need no root: make test FLAGS='-m \"not testbed\"'" >&2; exit 1; }
+		echo "make test: with all packages and PyTorch, run all that need no root: make test FLAGS='-m \"not testbed and not slow\"'" >&2; exit 1; }
 
 check: lint
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not testbed and not needs' $(FLAGS)

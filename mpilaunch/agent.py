@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from mpilaunch.defaults import CONNECT_TIMEOUT
+
 
 class AgentOptions(NamedTuple):
     """The user's settings for agents.
@@ -30,7 +32,7 @@ class AgentOptions(NamedTuple):
     namespace: str | None = None
     container: str | None = None
     context: str | None = None
-    connect_timeout: float = 30.0
+    connect_timeout: float = CONNECT_TIMEOUT
     call_back: tuple[str, ...] = ()
     connectors: int | None = None
 

@@ -2,6 +2,10 @@
 
 START_TIMEOUT, START_IN_POD = 60.0, 300.0
 """Seconds of --start-timeout; in a pod, whose workers' images may have to be pulled first."""
+CONNECT_TIMEOUT = 30.0
+"""Seconds that making one connection to a node may take."""
+RECONNECT_TIMEOUT, RECONNECT_IN_PODS = 10.0, 60.0
+"""Seconds of --reconnect-timeout. A restarted API server loses all streams and takes longer to come back than an sshd."""
 MPI_INIT_TIMEOUT, GRACE, HEARTBEAT, DRAIN = 600.0, 10.0, 30.0, 1.0
 """Seconds of --mpi-init-timeout, --grace, --heartbeat and --drain."""
 

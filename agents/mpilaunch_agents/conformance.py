@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from mpilaunch.agent import CAUSES, Agent, AgentFailure, Channel, ChannelEnd, Node
-from mpilaunch.timeouts import timeout
+from mpilaunch.asyncio_timeouts import timeout
 
 DEADLINE = 30.0
 """Limit on each wait, in seconds."""

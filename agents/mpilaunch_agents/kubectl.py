@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents, Node
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch.text import last_line
-from mpilaunch.timeouts import timeout
 from mpilaunch_agents import pods
 from mpilaunch_agents.capture import capture
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel

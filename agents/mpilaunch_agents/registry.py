@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
 from mpilaunch.agent import LOCAL, Agent, AgentOptions, is_template
+from mpilaunch.defaults import RECONNECT_IN_PODS, RECONNECT_TIMEOUT
 from mpilaunch.errors import UsageError
 from mpilaunch.text import did_you_mean
 
@@ -80,7 +81,7 @@ class Row(NamedTuple):
     make: Callable[[AgentOptions], Agent]
     listed: bool = True
     in_process: bool = False
-    reconnect: float | None = 10.0
+    reconnect: float | None = RECONNECT_TIMEOUT
     most_open: int | None = None
     together: bool = False
 
@@ -88,9 +89,8 @@ class Row(NamedTuple):
 AGENTS = {
     "ssh": Row(_ssh, in_process=True),
     "openssh": Row(_openssh),
-    # A restarted API server loses all streams and takes longer to come back than an sshd. Each open kubectl takes 50 MB of
-    # memory on the head. Pods rarely reach a head outside the cluster.
-    "kubectl": Row(_kubectl, reconnect=60.0, most_open=32),
+    # Each open kubectl takes 50 MB of memory on the head. Pods rarely reach a head outside the cluster.
+    "kubectl": Row(_kubectl, reconnect=RECONNECT_IN_PODS, most_open=32),
     "slurm": Row(_slurm, together=True),
     "gridengine": Row(_grid_engine),
     LOCAL: Row(_local, reconnect=None),

@@ -18,7 +18,7 @@ from mpilaunch.daemon.node.probe import probe
 from mpilaunch.daemon.poller import Poller, Timers
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import reaper
-from mpilaunch.daemon.ranks.evidence import Evidence
+from mpilaunch.daemon.ranks.kill_evidence import Evidence
 from mpilaunch.daemon.ranks.processes import SHARED_SECONDS, Processes
 from mpilaunch.daemon.ranks.streams import Forwarder
 from mpilaunch.daemon.worlds import Worlds

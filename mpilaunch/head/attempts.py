@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
 from mpilaunch.head.checkpoints import find_newest_set
 from mpilaunch.head.control.subject import Subject
@@ -32,7 +33,6 @@ from mpilaunch.job.restarts import Health, Layout
 from mpilaunch.job.spec import CheckpointPolicy, JobSpec
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.text import plural
-from mpilaunch.timeouts import timeout
 from mpilaunch_agents.process import ProcessAgent
 
 DISCOVERY_SECONDS = 30.0

@@ -101,7 +101,8 @@ class SignalRelay:
             raise LaunchError(reference, message, exit_code=128 + number) from None
         finally:
             self._starting, untold, self._untold = None, self._untold, None
-        # It had been done already, or a coroutine has swallowed the cancellation, as `mpilaunch.timeouts` may with Python 3.10.
+        # It had been done already, or a coroutine has swallowed the cancellation, as `mpilaunch.asyncio_timeouts` may with
+        # Python 3.10.
         if untold is not None and self.receiver is not None:
             untold(self.receiver)
 

@@ -174,11 +174,6 @@ class JobState:
         """Return whether a rank is not known to have ended."""
         return self.states[rank] in ("waiting", "running", "drained")
 
-    def first_failure(self) -> RankEnd | None:
-        """Return the earliest failure of a rank that mpilaunch did not stop."""
-        failures = [end for end in self.ends.values() if end.failed and not end.stopped]
-        return min(failures, key=lambda end: (end.clock, end.rank), default=None)
-
     def other_ranks(self, first: RankEnd | None) -> tuple[tuple[RankEnd, ...], tuple[int, ...], tuple[int, ...]]:
         """Return the ranks other than `first`: (failed by themselves, stopped by mpilaunch or lost, ended without failure)."""
         failed_after, stopped, finished = [], [], []

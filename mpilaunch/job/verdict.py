@@ -91,9 +91,15 @@ def exit_code_of(verdict: Verdict, policy: str) -> int:
     return max([*(end.exit_code for end in ends), 0 if verdict.cause == "rank-failed" else LOST_CODE])
 
 
+def first_failure(state: JobState) -> RankEnd | None:
+    """Return the earliest failure of a rank that mpilaunch did not stop."""
+    failures = [end for end in state.ends.values() if end.failed and not end.stopped]
+    return min(failures, key=lambda end: (end.clock, end.rank), default=None)
+
+
 def verdict_of_ranks(state: JobState) -> Verdict:
     """Return the verdict of a job whose ranks all ended."""
-    first = state.first_failure()
+    first = first_failure(state)
     failed_after, stopped, finished = state.other_ranks(first)
     if first is None:
         return Verdict(ExitCode.OK, "ok", finished=finished)

@@ -96,6 +96,8 @@ _VISIBILITY = {
         leave_whole=True,
     ),
 }
+MASKS = frozenset(name for one in _VISIBILITY.values() for name in (one.variable, *one.unset))
+"""Variables that select the visible GPUs."""
 _NO_GPU = "-1"
 """Every runtime reads an invalid number as "no GPU"; Level Zero and some scripts read an empty list as "all"."""
 
@@ -267,6 +269,19 @@ def _make_visible(visible: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placem
         gpus=tuple(map(_label, visible)),
         environment=environment,
         unset=tuple(name for name in unset if name not in environment),
+    )
+
+
+def without_masks(binding: RankBinding, names: frozenset[str]) -> RankBinding:
+    """Return the binding without the GPUs that these masks of the user select, instead of what it would set for them."""
+    set_here = {vendor: one for vendor, one in _VISIBILITY.items() if one.variable in binding.environment}
+    left = {vendor: one for vendor, one in set_here.items() if names & {one.variable, *one.unset}}
+    dropped = {name for one in left.values() for name in (one.variable, *one.settings)}
+    kept = {name for one in left.values() for name in one.unset}
+    return binding._replace(
+        gpus=tuple(label for label in binding.gpus if label.split()[0] not in left),
+        environment={name: value for name, value in binding.environment.items() if name not in dropped},
+        unset=tuple(name for name in binding.unset if name not in kept),
     )
 
 

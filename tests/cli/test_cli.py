@@ -244,6 +244,7 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "slurm-request": ("--slurm nods=4,gpus=8 prog", {}, {}),
     "slurm-request-ranks": ("--slurm time=1h prog", {}, {}),
     "slurm-request-time": ("--slurm nodes=2,time=60 prog", {}, {}),
+    "option-conflict-mask": ("--gpus-per-rank 1 -x CUDA_VISIBLE_DEVICES=0 prog", {}, {}),
     "option-conflict-slurm": ("--slurm nodes=2 -H a prog", {}, {}),
     "option-value-launcher": ("-launcher lsf prog", {}, {}),
     "option-value-pattern": ("-outfile-pattern out.%x prog", {}, {}),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mpilaunch.errors import ExitCode
 from mpilaunch.job.state import RANK_STATES, JobState, RankEnd, signal_name
-from mpilaunch.job.verdict import verdict_of_ranks
+from mpilaunch.job.verdict import first_failure, verdict_of_ranks
 
 EVENTS = ("started", "exited", "drained", "lost")
 CELLS = {
@@ -133,7 +133,7 @@ def test_an_end_that_we_brought_about_is_no_failure_however_early_its_clock() ->
 
 def test_when_all_was_stopped_nobody_failed() -> None:
     job = ended(RankEnd(0, code=1, stopped=True), RankEnd(1, signal=9, stopped=True))
-    assert job.first_failure() is None
+    assert first_failure(job) is None
     assert job.other_ranks(None) == ((), (0, 1), ())
 
 

@@ -11,7 +11,7 @@ from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.hosts.network_facts import NetworkFacts
 from mpilaunch.hosts.node_facts import Cpu, Gpu, NodeFacts
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.gpu_binding import GpuPolicy, RankBinding, bind_ranks, describe_binding
+from mpilaunch.placement.gpu_binding import GpuPolicy, RankBinding, bind_ranks, describe_binding, without_masks
 from mpilaunch.placement.mapping import JobMap, Placement
 
 ANY = CpuPolicy()
@@ -310,6 +310,17 @@ def test_a_variable_that_one_vendor_sets_another_does_not_unset() -> None:
     (binding,) = bind(1, facts(nvidia(1) + of("amd", 1))).values()
     assert binding.environment["CUDA_VISIBLE_DEVICES"] == uuids(0)
     assert binding.unset == ("HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+
+def test_a_mask_of_somebody_else_replaces_what_is_set_for_its_vendor_only() -> None:
+    (both,) = bind(1, facts(nvidia(1) + of("amd", 1))).values()
+    without_amd = without_masks(both, frozenset({"HIP_VISIBLE_DEVICES"}))
+    assert without_amd.environment == {"CUDA_VISIBLE_DEVICES": uuids(0), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert (without_amd.gpus, without_amd.unset) == (("nvidia 0 GPU-0000-f00d",), ())
+    (nvidia_only,) = bind(1, facts(nvidia(1))).values()
+    assert without_masks(nvidia_only, frozenset({"HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"})) == nvidia_only
+    (amd_only,) = bind(1, facts(of("amd", 1))).values()
+    assert without_masks(amd_only, frozenset({"CUDA_VISIBLE_DEVICES"})) == RankBinding()
 
 
 # CPUs.

@@ -262,6 +262,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_source_that_is_named_exists(page: Path) -> None:
+    named = re.findall(r"`([\w./-]+/[\w.-]+\.py)`", page.read_text(encoding="utf-8"))
+    places = (ROOT, ROOT / "mpilaunch")
+    assert [path for path in named if "NAME" not in path and not any((place / path).exists() for place in places)] == []
+
+
 def test_every_page_is_linked() -> None:
     linked = {
         (page.parent / target.partition("#")[0]).resolve()

@@ -14,16 +14,16 @@ OURS = {
     "errors": set(),
     "text": set(),
     "defaults": set(),
-    "agent": {"text", "errors"},
+    "agent": {"defaults", "text", "errors"},
     "relay": {"agent"},
-    "timeouts": set(),
+    "asyncio_timeouts": set(),
     "hosts": {"agent", "text", "errors"},
     "placement": {"hosts", "text", "errors"},
     "job": {"placement", "hosts", "agent", "wire", "defaults", "text", "errors"},
     "wire": set(),
     "daemon": {"wire"},
-    "agents": {"agent", "relay", "hosts", "defaults", "timeouts", "text", "errors"},
-    "head": {"job", "placement", "hosts", "agents", "agent", "relay", "wire", "defaults", "timeouts", "text", "errors"},
+    "agents": {"agent", "relay", "hosts", "defaults", "asyncio_timeouts", "text", "errors"},
+    "head": {"job", "placement", "hosts", "agents", "agent", "relay", "wire", "defaults", "asyncio_timeouts", "text", "errors"},
     "cli": {"head", "job", "placement", "hosts", "agents", "agent", "defaults", "text", "errors"},
     "main": {"cli"},
 }
@@ -36,7 +36,7 @@ OTHERS = {
     "agents": {"asyncssh", "cryptography", "psutil", "pytest"},
     "cli": {"click", "rich", "yaml", "psutil", "ClusterShell"},
     "head": {"psutil"},
-    "timeouts": {"async_timeout"},
+    "asyncio_timeouts": {"async_timeout"},
 }
 """Layer -> what it may import beside the standard library."""
 

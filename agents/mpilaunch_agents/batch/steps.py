@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents, Node
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.remote_names import name_problem
-from mpilaunch.timeouts import timeout
 from mpilaunch_agents.batch import srun
 from mpilaunch_agents.batch.srun import Gpus
 from mpilaunch_agents.capture import capture

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, cast
 
-from mpilaunch.timeouts import timeout
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch_agents.capture import readable
 
 AUTHENTICATION_SECONDS = 10.0

@@ -22,9 +22,9 @@ from typing import Any, cast
 import asyncssh
 
 from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, Node
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch.text import shell_line
-from mpilaunch.timeouts import timeout
 from mpilaunch_agents.openssh import OpensshAgent
 from mpilaunch_agents.ssh import masters
 from mpilaunch_agents.ssh.channel import SshChannel, failure, one_line

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 from mpilaunch.agent import Agent, AgentFailure, AgentOptions, Channel, ChannelEnd
+from mpilaunch.asyncio_timeouts import wait_at_most
 from mpilaunch.relay import STDERR, STDIN, STDOUT, FrameProtocol
-from mpilaunch.timeouts import wait_at_most
 from mpilaunch_agents.registry import load
 from mpilaunch_agents.ssh.connector import FAILED, OPENED, SentNode
 

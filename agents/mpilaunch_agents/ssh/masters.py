@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 
 from mpilaunch.agent import AgentFailure
-from mpilaunch.timeouts import timeout
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch_agents.capture import capture
 from mpilaunch_agents.ssh.settings import HostSettings
 

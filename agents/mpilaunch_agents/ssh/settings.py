@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from mpilaunch.agent import AgentFailure
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch.hosts.remote_names import name_problem
-from mpilaunch.timeouts import timeout
 from mpilaunch_agents.capture import capture
 from mpilaunch_agents.openssh import classify_ssh_message
 

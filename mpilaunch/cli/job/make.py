@@ -20,6 +20,7 @@ from mpilaunch.hosts.schedulers import BatchJob
 from mpilaunch.job import servers
 from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
 from mpilaunch.job.environment.templates import check_templates
+from mpilaunch.job.preparation.gpu_masks import check_masks
 from mpilaunch.job.roles import MOST_PORT, check_roles, parse_after
 from mpilaunch.job.settings import Layer, Section, Setting, Settings, Value, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, Part, RestartPolicy, settle_ranks
@@ -129,6 +130,7 @@ def _spec(
 
         job = as_server(job)
     check_templates(job.apps)
+    check_masks(job, [f"--{name}" for name in ("gpus-per-rank", "gpu-bind") if settings.layer(name) > Layer.INHERITED])
     return job
 
 

@@ -7,13 +7,13 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.head.control import place, requests
 from mpilaunch.head.control.requests import ANSWER, REFUSED, REQUEST, BadMessage
 from mpilaunch.head.tasks import run, settle
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.relay import FrameProtocol
-from mpilaunch.timeouts import timeout
 
 ANSWER_SECONDS = 5.0
 """Seconds in which a head must answer; it may have to ask its nodes, which have three."""

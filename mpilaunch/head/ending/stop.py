@@ -21,7 +21,7 @@ from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
-from mpilaunch.job.verdict import Verdict
+from mpilaunch.job.verdict import Verdict, first_failure
 
 OVERDUE = 5.0
 """Seconds after the grace time in which a node must finish; then its link is cut and it counts as lost."""
@@ -101,7 +101,7 @@ class Stop:
 
     def _was_first(self) -> bool:
         """Return whether the job ends because SIGTERM, which all of its processes get, has ended a rank a moment ago."""
-        first = self._state.first_failure()
+        first = first_failure(self._state)
         return first is not None and first.signal == signal.SIGTERM and time.monotonic() - first.clock < SHARED_SECONDS
 
     def quit(self, outcome: Verdict) -> None:

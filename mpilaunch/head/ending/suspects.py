@@ -18,7 +18,7 @@ from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
-from mpilaunch.job.verdict import is_suspect
+from mpilaunch.job.verdict import first_failure, is_suspect
 
 NOTICE_SECONDS = 2.0
 """Seconds after which the user is told of the nodes that the end waits for."""
@@ -59,7 +59,7 @@ class Suspects:
 
     def is_to_blame(self, link: NodeLink) -> bool:
         """Return whether a node that is lost now is what the first rank failed of."""
-        first = self._state.first_failure()
+        first = first_failure(self._state)
         if first is None:
             return False
         own = self._daemons.links.get(self._ranks.place(first.rank).node)
@@ -72,13 +72,13 @@ class Suspects:
 
     def _silent(self) -> list[NodeLink]:
         """Return the nodes that have given no sign of life since the first failure."""
-        first = self._state.first_failure()
+        first = first_failure(self._state)
         links = self._daemons.links.items()
         waiting = (link for index, link in links if not self._node_done(index))
         return [link for link in waiting if first is not None and is_suspect(first.clock, link.channel.last_heard)]
 
     def _notice(self) -> None:
-        first, silent = self._state.first_failure(), self._silent()
+        first, silent = first_failure(self._state), self._silent()
         if first is not None and silent:
             failure = f"rank {first.rank} on {self._ranks.node_name(first.rank)} {first.description}"
             names = fold(link.node.name for link in silent)

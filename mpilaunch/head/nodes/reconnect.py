@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd, python_command
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LOST, NodeLink
 from mpilaunch.head.nodes.link_channel import LAST_OUTPUT
-from mpilaunch.timeouts import timeout
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.session import RESUME_SIZE, resume_count, resume_frame

@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from mpilaunch.asyncio_timeouts import wait_at_most
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.ranks import Ranks
-from mpilaunch.timeouts import wait_at_most
 from mpilaunch.wire.frames import WireError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch.job.servers.ready import ReadyUrl
-from mpilaunch.timeouts import timeout
 
 PAUSE = 1.0
 """Seconds between two requests."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mpilaunch.asyncio_timeouts import wait_at_most
 from mpilaunch.head.detached import records
 from mpilaunch.head.detached.records import NO_RANK
 from mpilaunch.head.nodes.link import NodeLink
@@ -29,7 +30,6 @@ from mpilaunch.job.output.lines import LineJoiner, as_shown, close_colours, tag_
 from mpilaunch.job.output.tags import BoundTag, parse_tag
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
-from mpilaunch.timeouts import wait_at_most
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from mpilaunch.agent import AgentOptions, ChannelEvents
+from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.standby.record import Record, read_records, remove_record
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import RequestChannel
-from mpilaunch.timeouts import timeout
 from mpilaunch.wire.challenge import Caller
 
 TAKE, DOWN, LIST = 1, 2, 3

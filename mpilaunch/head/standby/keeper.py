@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import Channel
+from mpilaunch.asyncio_timeouts import wait_at_most
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import ENDING, Daemons
@@ -31,7 +32,6 @@ from mpilaunch.head.threads import use_daemon_threads
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.relay import MAX_DATA, STDIN, FrameProtocol
-from mpilaunch.timeouts import wait_at_most
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 from mpilaunch.wire.frames import STANDBY
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from mpilaunch.asyncio_timeouts import wait_at_most
 from mpilaunch.head.ending.host_ends import HostEnds
 from mpilaunch.head.ending.nodes_done import NodesDone
 from mpilaunch.head.ending.stop import OVERDUE, OVERDUE_REASON
@@ -26,7 +27,6 @@ from mpilaunch.head.tasks import start
 from mpilaunch.job.preparation.messages import common_preparation, preparations
 from mpilaunch.job.preparation.world_facts import WorldFacts
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.timeouts import wait_at_most
 from mpilaunch.wire.session import encode_shared
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.nodeset import fold
+from mpilaunch.job.preparation.gpu_masks import keep_masks
 from mpilaunch.job.preparation.messages import common_preparation, mpi_description, preparations
 from mpilaunch.job.preparation.world_facts import world_facts
 from mpilaunch.job.spec import JobSpec
@@ -77,6 +78,7 @@ class WorldStarter:
         bindings = bind_ranks(job.allocation, near, facts, job.gpu, job.cpu)
         if apart:
             bindings = {rank: bindings[world.first + rank] for rank in range(world.size)}
+        bindings = keep_masks(job, world, bindings)
         known = world_facts(job, world, facts)
         if known.note and not world.parent and known.note not in self._noted:  # roles share it; a terminal is its ranks' later
             self._noted.add(known.note)

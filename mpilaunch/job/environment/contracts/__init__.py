@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from mpilaunch.job import servers
 from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, RankPlace
 from mpilaunch.job.environment.contracts import (
-    accelerators,
     deepspeed,
     horovod,
     intel,
@@ -21,17 +20,18 @@ from mpilaunch.job.environment.contracts import (
     slurm,
     tensorflow,
     torch,
+    tpu_neuron_ascend,
 )
 
 CONTRACTS = [module.CONTRACT for module in (slurm, mpich, intel, openmpi, own, torch, deepspeed, horovod, jax, tensorflow)]
 PROFILES = {
-    "ascend": accelerators.ASCEND,
+    "ascend": tpu_neuron_ascend.ASCEND,
     "horovod": horovod.PROFILE,
     "lightning": torch.LIGHTNING,
-    "neuron": accelerators.NEURON,
+    "neuron": tpu_neuron_ascend.NEURON,
     "slurm": slurm.PROFILE,
     "tf": tensorflow.PROFILE,
-    "tpu": accelerators.TPU,
+    "tpu": tpu_neuron_ascend.TPU,
 }
 """The user may set each variable of a profile to another value."""
 PROFILE_NAMES = (*PROFILES, *servers.NAMES)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from mpilaunch.timeouts import timeout, wait_at_most
+from mpilaunch.asyncio_timeouts import timeout, wait_at_most
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 0.01])

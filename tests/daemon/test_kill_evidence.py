@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.daemon.ranks.evidence import Evidence
+from mpilaunch.daemon.ranks.kill_evidence import Evidence
 from tests.support.trees import write
 
 VERSION_1 = "9:name=systemd:/\n4:memory:/jobs/7\n0::/\n"
