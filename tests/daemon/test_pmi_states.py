@@ -13,7 +13,7 @@ from tests.support.mpi.fuzz import run_apart
 from tests.support.mpi.pmi import Node
 from tests.support.mpi.pmi2 import begun, message, say
 
-MANY, MANY_OF_PMIX = (7_000, 3_000) if os.environ.get("TABLE") == "all" else (2_500, 1_000)
+MANY, MANY_OF_PMIX = (7_000, 3_000) if os.environ.get("TABLE") == "all" else (1_500, 500)
 SHARE = 500
 """Seeded conversations, and how many of them are one test: processes of a test run share them."""
 OUT = "cmd=barrier_out rc=0"

@@ -658,7 +658,7 @@ def test_an_interrupt_ends_a_job_that_continues(tmp_path: Path) -> None:
 # Many at once
 
 
-SHARES = 20 if os.environ.get("TABLE") == "all" else 6
+SHARES = 20 if os.environ.get("TABLE") == "all" else 4
 
 
 @pytest.mark.parametrize("_share", ["quick", *[pytest.param(share, marks=pytest.mark.slow) for share in range(SHARES)]])
