@@ -116,6 +116,15 @@ def jobset(pods: Pods) -> Iterator[tuple[str, ...]]:
         del pods.server.pods[key]
 
 
+@pytest.fixture
+def stdin_given_back() -> Iterator[None]:
+    """Let a test take another stdin."""
+    kept = os.dup(0)
+    yield
+    os.dup2(kept, 0)
+    os.close(kept)
+
+
 @pytest.fixture(autouse=True)
 def _no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a process here, or on the hosts if it used them."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.hosts.schedulers.reader import ReadText, file_text
-from mpilaunch.text import escape_braces
+from mpilaunch.text import escape_braces, is_whole_number
 
 HOSTFILE_VARIABLES = (
     "OMPI_MCA_orte_default_hostfile",
@@ -106,7 +106,7 @@ def pods_left_out(environ: Mapping[str, str]) -> str:
 
 
 def _more_than_one(count: str) -> bool:
-    return re.fullmatch("[1-9][0-9]{0,5}", count, re.ASCII) is not None and int(count) > 1
+    return is_whole_number(count, 6) and int(count) > 1
 
 
 def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> FoundAgent | None:

@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,7 @@ import pytest
 from mpilaunch.cli.archives import stdin as archive
 from mpilaunch.errors import UsageError
 
-
-@pytest.fixture(autouse=True)
-def _own_stdin() -> Iterator[None]:
-    kept = os.dup(0)
-    yield
-    os.dup2(kept, 0)
-    os.close(kept)
+pytestmark = pytest.mark.usefixtures("stdin_given_back")
 
 
 def taken(*paths: Path | str) -> dict[str, tarfile.TarInfo]:

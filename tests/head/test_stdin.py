@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,8 @@ from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output.spooled_stdin import SpooledStdin
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.wire.frames import STDIN, WireError, stream_channel
+
+pytestmark = pytest.mark.usefixtures("stdin_given_back")
 
 
 class Link:
@@ -34,14 +36,6 @@ class Link:
         self.left -= len(data)
         self.got += data
         self.ended = not data
-
-
-@pytest.fixture(autouse=True)
-def _give_stdin_back() -> Iterator[None]:
-    kept = os.dup(0)
-    yield
-    os.dup2(kept, 0)
-    os.close(kept)
 
 
 def become_stdin(descriptor: int) -> None:

@@ -19,19 +19,8 @@ from tests.support.launching import LIMIT, MPILAUNCH, QUICK_HEARTBEAT, wait_unti
 pytestmark = [pytest.mark.testbed, pytest.mark.usefixtures("shared")]
 
 THREE = ("-H", "node[01-03]", "--independent")
-
-
-@contextlib.contextmanager
-def hanging_login(hosts: Hosts, host: str) -> Iterator[None]:
-    """Let the login on a host hang, as it does where a home directory is on a dead file server."""
-    shell = hosts.shared / "hanging-shell"
-    shell.write_text("#!/bin/sh\nexec cat >/dev/null\n")
-    shell.chmod(0o755)
-    hosts.set_login_shell(host, str(shell))
-    try:
-        yield
-    finally:
-        hosts.on(host, ["umount", "/etc/passwd"]).check_returncode()
+HANGS = "#!/bin/sh\nexec cat >/dev/null\n"
+"""A login that hangs, as where a home directory is on a dead file server."""
 
 
 @contextlib.contextmanager
@@ -70,7 +59,7 @@ def test_the_next_host_begins_when_one_is_done(hosts: Hosts) -> None:
 
 
 def test_a_host_whose_login_hangs_holds_no_other(hosts: Hosts) -> None:
-    with hanging_login(hosts, "node02"), running(hosts, *THREE, "--start-timeout", "6", "hostname") as job:
+    with hosts.login_script("node02", HANGS), running(hosts, *THREE, "--start-timeout", "6", "hostname") as job:
         began = time.monotonic()
         assert lines_of(job, 2) == ["node01", "node03"]
         assert time.monotonic() - began < 5 and job.poll() is None, "they did not wait for the limit"
@@ -82,7 +71,7 @@ def test_a_host_whose_login_hangs_holds_no_other(hosts: Hosts) -> None:
 def test_the_time_limit_counts_for_each_host(hosts: Hosts) -> None:
     """On one it ends the command, on one a login that hangs, and the third begins when these have left the window."""
     text = "case $(hostname) in node01) sleep 300;; *) hostname;; esac"
-    with hanging_login(hosts, "node02"):
+    with hosts.login_script("node02", HANGS):
         done = hosts.launch(*THREE, "--fanout", "2", "--timeout", "2.5", "sh", "-c", text)
     assert (done.returncode, done.stdout) == (124, "node03\n")
     assert done.stderr == "error[hosts-failed]: node[01-02]: time limit of 2.5 s exceeded\n"
@@ -182,7 +171,7 @@ def test_an_interrupt_ends_what_runs_and_starts_nothing_more(hosts: Hosts, share
 
 
 def test_an_interrupt_ends_a_login_that_hangs(hosts: Hosts) -> None:
-    with hanging_login(hosts, "node02"), running(hosts, *THREE, "hostname") as job:
+    with hosts.login_script("node02", HANGS), running(hosts, *THREE, "hostname") as job:
         assert lines_of(job, 2) == ["node01", "node03"]
         job.send_signal(signal.SIGINT)
         code, out, errors = end(job)
@@ -200,7 +189,7 @@ def test_hosts_that_start_late_get_all_of_stdin(hosts: Hosts) -> None:
 
 def test_a_command_that_reads_no_stdin_and_a_login_that_hangs_hold_nobodys_stdin(hosts: Hosts) -> None:
     words = [*THREE, "--stdin", "all", "--start-timeout", "6", "sh", "-c", "cat; hostname"]
-    with hanging_login(hosts, "node02"), hosts.popen([*MPILAUNCH, *words], stdin=subprocess.PIPE) as job:
+    with hosts.login_script("node02", HANGS), hosts.popen([*MPILAUNCH, *words], stdin=subprocess.PIPE) as job:
         assert job.stdin is not None
         job.stdin.write("line\n")
         job.stdin.close()

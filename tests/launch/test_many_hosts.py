@@ -29,19 +29,6 @@ def many() -> Iterator[Hosts]:
 
 
 @contextlib.contextmanager
-def shell(hosts: Hosts, host: str, text: str) -> Iterator[None]:
-    """Give the login user of a host this shell, as a stand-in for what a profile does."""
-    path = hosts.shared / f"shell-{host}"
-    path.write_text(text)
-    path.chmod(0o755)
-    hosts.set_login_shell(host, str(path))
-    try:
-        yield
-    finally:
-        hosts.on(host, ["umount", "/etc/passwd"]).check_returncode()
-
-
-@contextlib.contextmanager
 def unplugged(hosts: Hosts, host: str) -> Iterator[None]:
     hosts.link(host, up=False)
     try:
@@ -59,8 +46,8 @@ def test_bad_hosts_delay_no_other_and_are_reported_with_their_reasons(many: Host
     config.write_text(f"Host node06\n  {control_path(path).replace('=', ' ', 1)}\nHost *\n" + config.read_text())
     bad = {"node01", "node02", "node03", "node04", "node05", "node07"}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(shell(many, "node01", HANGS))
-        stack.enter_context(shell(many, "node02", ASKS))
+        stack.enter_context(many.login_script("node01", HANGS))
+        stack.enter_context(many.login_script("node02", ASKS))
         stack.enter_context(unplugged(many, "node03"))
         stack.enter_context(many.pause("node04"))
         stack.enter_context(many.sshd_with("node05", f"HostKey={other_key}"))

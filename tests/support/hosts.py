@@ -316,6 +316,18 @@ class Hosts:
         edit = f"sed 's,^\\(root:.*:\\)[^:]*$,\\1{shell},' /etc/passwd >/run/passwd; mount --bind /run/passwd /etc/passwd"
         self.on(host, ["sh", "-ec", edit]).check_returncode()
 
+    @contextlib.contextmanager
+    def login_script(self, host: str, text: str) -> Iterator[None]:
+        """Let logins on one host run a script in place of a shell, as what a profile may do."""
+        script = self.shared / f"login-script-{host}"
+        script.write_text(text, encoding="utf-8")
+        script.chmod(0o755)
+        self.set_login_shell(host, str(script))
+        try:
+            yield
+        finally:
+            self.on(host, ["umount", "/etc/passwd"]).check_returncode()
+
     # Making them
 
     def _write_files(self) -> None:
