@@ -25,7 +25,7 @@ DETECTED = frozenset(name for name, module in MODULES.items() if module.startswi
 """Dialects that a command line may be in without naming one."""
 SEPARATE = frozenset(NAMES) - DETECTED
 """Launchers that read the program differently: their options count only with --dialect or under the name of the dialect."""
-NO_THREADS = frozenset(name for name, module in MODULES.items() if module.startswith("batch.")) | {"horovodrun"}
+NO_THREADS = frozenset(name for name, module in MODULES.items() if module.startswith("batch.")) | {"deepspeed", "horovodrun"}
 """Separate launchers that leave OMP_NUM_THREADS alone, as those of MPI do."""
 USAGE_CODES = {"pdsh": 1, "pdcp": 1, "rpdcp": 1}
 """Exit codes after a mistake in the command line, under the names of launchers that have another one."""

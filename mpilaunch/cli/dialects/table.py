@@ -15,6 +15,7 @@ from mpilaunch.cli.dialects import DETECTED, MODULES, NAMES, SEPARATE
 from mpilaunch.cli.dialects.rows import ACTS, NEEDLESS, REFUSED, Dialect, InvalidArgument, ReadFile, Row, Translation, words_of
 from mpilaunch.cli.dialects.rows import MPI as MPI_DEFAULTS
 from mpilaunch.errors import UsageError
+from mpilaunch.text import is_whole_number
 
 
 def of_name(name: str) -> Dialect:
@@ -71,7 +72,7 @@ def split_joined(dialect: Dialect, word: str) -> list[str]:
 
 
 def variables(dialect: Dialect, environ: Mapping[str, str]) -> list[tuple[str, list[str], str]]:
-    """Return the options that variables of a separate dialect set: flag, values and variable; "0" unsets a flag."""
+    """Return the options that variables of a separate dialect set: flag, values and variable; "yes" or a number sets a flag."""
     named = dict(dialect.variables)
     if dialect.prefix:
         names = (max(row.names, key=len) for row in dialect.rows)
@@ -79,7 +80,7 @@ def variables(dialect: Dialect, environ: Mapping[str, str]) -> list[tuple[str, l
     result = []
     for variable, flag in named.items():
         row = next(row for row in dialect.rows if flag[2:] in row.names)
-        if (text := environ.get(variable)) and (row.metavar or text != "0"):
+        if (text := environ.get(variable)) and (row.metavar or text == "yes" or (is_whole_number(text, 9) and int(text))):
             result.append((flag, [text] if row.metavar else [], variable))
     return result
 
@@ -98,7 +99,10 @@ def defaults(dialects: frozenset[str]) -> dict[str, tuple[str, str]]:
     """Return the defaults that all of these dialects share, by option: the value and its source."""
     common = [of_name(name).defaults.items() for name in dialects]
     shared = {name: setting for name, setting in common[0] if all((name, setting) in items for items in common)}
-    return shared if dialects & SEPARATE else {**MPI_DEFAULTS, **shared}
+    if dialects & SEPARATE:
+        (name,) = dialects
+        return {"dialect": (name, "the name of the command"), **shared}
+    return {**MPI_DEFAULTS, **shared}
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, tuple[str | list[str], str]]:

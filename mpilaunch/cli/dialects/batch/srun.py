@@ -12,7 +12,7 @@ from itertools import chain
 
 from mpilaunch.cli.dialects.batch.multi_prog import programs_of
 from mpilaunch.cli.dialects.batch.requests import asks, check
-from mpilaunch.cli.dialects.batch.step import label, lay_out, nodes_of, placed, request_of, without_allocation
+from mpilaunch.cli.dialects.batch.step import label, lay_out, nodes_of, over_sockets, placed, request_of, without_allocation
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -24,6 +24,7 @@ from mpilaunch.cli.dialects.rows import (
     needless,
     part,
     refused,
+    weak,
     whole,
 )
 from mpilaunch.job.environment.contracts import is_listed
@@ -186,10 +187,12 @@ def _program_of_several(parts: Mapping[str, str]) -> Translation:
 def _binding(parts: Mapping[str, str]) -> Translation:
     """Return the CPUs of each task: hardware threads, unless they are to be cores."""
     bind, cpus = parts.get("cpu-bind"), whole(parts.get("cpus-per-task", "1"), "--cpus-per-task")
+    order = weak("--bind-order", "block") if over_sockets(parts) == "block" else Translation()
     if cpus > 1 and bind in (None, "core", "hwthread"):
         threads = () if "cores" in parts else ("--use-hwthread-cpus",)
-        return Translation(("--cpus-per-rank", str(cpus), "--bind-to", "core" if "cores" in parts else "hwthread", *threads))
-    return Translation(("--bind-to", bind)) if bind else Translation()
+        unit = "core" if "cores" in parts else "hwthread"
+        return order + Translation(("--cpus-per-rank", str(cpus), "--bind-to", unit, *threads))
+    return order + Translation(("--bind-to", bind)) if bind else order
 
 
 def _output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation:
@@ -259,7 +262,12 @@ _ROWS = (
     part("nodefile F", "FILE", "the same, from a file"),
     part("exclude x", "HOSTS", "all nodes but these, or those of a file whose path has a slash"),
     part("relative r", "N", "the nodes of the allocation from this one, counted from 0"),
-    part("distribution m", "METHOD", "block, cyclic, plane=SIZE, arbitrary with SLURM_HOSTFILE, and Pack: the order of ranks"),
+    part(
+        "distribution m",
+        "METHOD",
+        "block, cyclic, plane=SIZE, arbitrary with SLURM_HOSTFILE, and Pack: the order of ranks; behind it :block or :cyclic, "
+        "which is the default: `--bind-order`",
+    ),
     part("overcommit O", "", "more ranks than CPUs"),
     part("multi-prog", "", "the program's word is a file of lines `RANKS PROGRAM ARGUMENTS` with %t and %o"),
     refused("het-group pack-group", "GROUPS", "separate the programs with ':'; they share the allocation of this shell"),
@@ -336,21 +344,32 @@ DIALECT = Dialect(
     rows=_ROWS,
     defaults={
         name: (value, "srun's default")
-        for name, value in (("forward", "all"), ("stdin", "all"), ("continue-on-error", "yes"), ("exit-code", "largest"))
+        for name, value in (
+            *(("forward", "all"), ("stdin", "all"), ("continue-on-error", "yes"), ("exit-code", "largest")),
+            ("bind-order", "cyclic"),
+        )
     },
     variables={
         "SLURM_CPU_BIND": "--cpu-bind",
         "SLURM_DISTRIBUTION": "--distribution",
         "SLURM_EXPORT_ENV": "--export",
+        "SRUN_EXPORT_ENV": "--export",
+        "SLURM_GPU_BIND": "--gpu-bind",
         "SLURM_GPUS_PER_TASK": "--gpus-per-task",
+        "SLURM_HINT": "--hint",
         "SLURM_KILL_BAD_EXIT": "--kill-on-bad-exit",
         "SLURM_LABELIO": "--label",
+        "SLURM_MEM_BIND": "--mem-bind",
         "SLURM_MPI_TYPE": "--mpi",
         "SLURM_OVERCOMMIT": "--overcommit",
+        "SLURM_REMOTE_CWD": "--chdir",
         "SLURM_STDERRMODE": "--error",
         "SLURM_STDINMODE": "--input",
         "SLURM_STDOUTMODE": "--output",
+        "SLURM_THREADS": "--threads",
+        "SLURM_THREADS_PER_CORE": "--threads-per-core",
         "SLURM_TIMELIMIT": "--time",
+        "SLURM_WORKING_DIR": "--chdir",
         "SRUN_CPUS_PER_TASK": "--cpus-per-task",
     },
     getopt=True,

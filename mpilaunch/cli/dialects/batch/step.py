@@ -173,7 +173,7 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
         least = min(least, tasks or least)
     method = parts.get("distribution", "block").lower()
     first, _, rest = method.partition(",")
-    kind, _, cpus = first.partition(":")
+    kind, _, _, more = (*first.split(":", 3), "", "", "")[:4]
     listed: Sequence[str] = ()
     if kind == "plane":
         kind = f"plane={environ.get('SLURM_DIST_PLANESIZE', '')}"
@@ -185,9 +185,10 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
         if not listed:
             hint = "set SLURM_HOSTFILE, or name a host for each task with -w"
             raise InvalidArgument("--distribution arbitrary needs a list", hint)
-    known = kind in ("block", "cyclic", "*", "arbitrary") or re.fullmatch("plane=[1-9][0-9]{0,5}", kind)
-    if not known or rest not in ("", "pack", "nopack") or not {*cpus.split(":")} <= {"", "*", "block"}:
-        hint = "use block, cyclic, plane=SIZE or arbitrary, also with :block or ,Pack; --map-by socket distributes over sockets"
+    known = kind in ("block", "cyclic", "*", "arbitrary") or re.fullmatch("plane=[1-9][0-9]{0,5}", kind) is not None
+    known = known and rest in ("", "pack", "nopack") and over_sockets(parts) in ("block", "cyclic")
+    if not known or more not in ("", "*", "block"):
+        hint = "use block, cyclic, plane=SIZE or arbitrary, also with :block, :cyclic or ,Pack"
         raise InvalidArgument(f"distribution '{method}' is not supported", hint)
     method = "pack" if rest == "pack" and kind in ("block", "*") else "block" if kind == "*" else kind
     # srun leaves a number of tasks on each node aside that contradicts the number of tasks.
@@ -197,6 +198,12 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
     return Request(
         least, most, tasks, per_node, "cpus-per-task" in parts, required, method, tuple(listed), "overcommit" in parts
     )
+
+
+def over_sockets(parts: Mapping[str, str]) -> str:
+    """Return how --distribution spreads the CPUs of tasks over sockets: block, cyclic (srun's default), or another way."""
+    method = parts.get("distribution", "").lower().partition(",")[0]
+    return {"": "cyclic", "*": "cyclic"}.get(second := (*method.split(":"), "")[1], second)
 
 
 def without_allocation(parts: Mapping[str, str], request: Request, names_hosts: bool) -> Translation:

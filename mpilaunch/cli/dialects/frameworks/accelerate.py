@@ -315,6 +315,7 @@ DIALECT = Dialect(
     title="accelerate launch",
     owner="accelerate's",
     rows=_ROWS,
+    defaults={"grace": ("30", "accelerate's default")},
     verbs=("launch", _TEST),
     modules=("accelerate.commands.launch",),
     finish=finish,

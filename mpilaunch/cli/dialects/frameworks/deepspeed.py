@@ -81,6 +81,7 @@ def each_rank_log(folder: str) -> Translation:
 
 def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
     """Return the nodes, slots and variables that the options describe together, and the program with its arguments."""
+    parts = {name: text for name, text in parts.items() if name not in ("num_nodes", "num_gpus") or text != "-1"}  # its default
     _check(parts)
     hostfile = parts.get("hostfile")
     if hostfile is None and not around.names_hosts and os.path.isfile(_HOSTFILE):
@@ -285,6 +286,7 @@ DIALECT = Dialect(
     title="deepspeed",
     owner="DeepSpeed's",
     rows=_ROWS,
+    defaults={"grace": ("30", "DeepSpeed's default")},
     modules=("deepspeed.launcher.runner", "deepspeed.launcher"),
     finish=finish,
 )

@@ -255,7 +255,7 @@ DIALECT = Dialect(
     title="horovodrun",
     owner="horovodrun's",
     rows=_ROWS,
-    defaults={"dialect": ("horovodrun", "the name of the command"), "forward": ("all", "horovodrun's default")},
+    defaults={"forward": ("all", "horovodrun's default")},
     modules=("horovod.runner.launch",),
     finish=finish,
 )

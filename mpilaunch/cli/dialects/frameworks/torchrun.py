@@ -255,6 +255,7 @@ DIALECT = Dialect(
     title="torchrun",
     owner="torchrun's",
     rows=_ROWS,
+    defaults={"grace": ("30", "torchrun's default")},
     modules=("torch.distributed.run", _LEGACY),
     prefix="PET_",
     finish=finish,
