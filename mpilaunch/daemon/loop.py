@@ -261,7 +261,8 @@ class Daemon:
         if self._state != "running":
             _report("SIGTERM came before the ranks ran")
             self._lifeline.lose()
-        elif not self._processes.got_sigterm:
+        elif not self._processes.got_sigterm and not self._processes.independent:
+            # An independent command that got it too fails by it, which is its own affair.
             self._processes.got_sigterm = True
             self._session.send({"type": "terminated"})
             self._tell_uninvited({"stopped": True, "evidence": {}})
@@ -315,6 +316,9 @@ class Daemon:
 
     def _sweep(self) -> None:
         if self._processes.signals_left:
+            return
+        if self._worlds.waiting and not (self._lifeline.lost or self._processes.stopping):
+            self._sweep_later()  # the helper has the world of ranks that are about to start
             return
         if self._lifeline.lost:
             self._kill_descendants()

@@ -58,7 +58,7 @@ class Attempts:
         self._observer, self._subject, self._signals = observer, subject, subject.signals
         self._pool = job.restarts.pool or job.allocation
         self._layout = Layout(tuple(range(len(job.allocation.nodes))), job.allocation, job.job_map)
-        self._health = Health()
+        self._health, self._gone = Health(), frozenset[int]()
         self._ended: list[Attempt] = []
         self._launch: Launch | None = None
         self._ran: Launch | None = None
@@ -169,7 +169,8 @@ class Attempts:
         layout = self._next_layout()
         if layout is None:
             needed = self._policy.min_nodes if self._policy.elastic else len(self._layout.job_map.nodes)
-            usable = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.unusable]
+            unusable = self._health.unusable | self._gone
+            usable = [node.name for node in self._pool.nodes if node.slots and node.index not in unusable]
             available = f"{plural(len(usable), 'node')} can be used" + (f": {fold(usable)}" if usable else "")
             request = f"{next_one} needs {plural(needed or 0, 'node')} with enough slots"
             raise LaunchError("too-few-nodes", f"{request}, and {available}")
@@ -193,8 +194,9 @@ class Attempts:
         )
 
     def _next_layout(self) -> Layout | None:
+        health = self._health._replace(unusable=self._health.unusable | self._gone)
         try:
-            return restarts.next_layout(self._policy, self._pool, self._layout, self._health)
+            return restarts.next_layout(self._policy, self._pool, self._layout, health)
         except UsageError:
             # The user's options may not allow fewer nodes, for instance a slot map with fixed ranks.
             return None
@@ -210,8 +212,7 @@ class Attempts:
         except LaunchError as error:
             self._observer.note(f"--host-discovery-script: {error.message}; the hosts stay as they were")
             return
-        self._pool, gone = restarts.merge_discovered(self._pool, discovered)
-        self._health = self._health._replace(unusable=gone)
+        self._pool, self._gone = restarts.merge_discovered(self._pool, discovered)
 
     def _history(self, reason: str) -> tuple[str, ...]:
         """Return lines on the attempts before the last, and why there is no further one."""

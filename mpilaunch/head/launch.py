@@ -201,8 +201,8 @@ class Launch:
         if not self._job.skip_unreachable or not set(self._daemons.links) - set(error.nodes):
             raise error
         for index in error.nodes:
+            self._lose(index)  # first: who hears of it may look at the link
             self._daemons.links.pop(index).give_up("it did not start")
-            self._lose(index)
         names = fold(error.nodes.values())
         message = error.message if names in error.message else f"{error.message}: {names}"
         detail = "\n".join((message, *error.context[:-1]))  # the last line is about ranks that did not start

@@ -80,8 +80,8 @@ class NodeEvents:
             self._apply(rank, "drained")
             self._nodes_done.check()
 
-    def credit(self) -> None:
-        self._stdin.more_credit()
+    def credit(self, channel: int) -> None:
+        self._stdin.credit(channel)
 
     def gone(self, link: NodeLink, reason: str) -> None:
         self._starter.gone(link, reason)

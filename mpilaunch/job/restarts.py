@@ -192,11 +192,14 @@ def _replace(
     free = [number for number in usable if number not in used]
     tiers = {number: health.tier(number, used) for number in numbers}
     # Unusable nodes are replaced first, then lost ones.
-    leaving = [index for index in job_map.nodes if numbers[index] not in usable or tiers[numbers[index]]]
-    leaving.sort(key=lambda index: (numbers[index] in usable, numbers[index] not in health.lost, index))
+    # A node that is discovered with fewer slots may be too small now.
+    fitting = {index for index in job_map.nodes if _fits(pool.nodes[numbers[index]], places_of[index])}
+    staying = {index for index in fitting if numbers[index] in usable}
+    leaving = [index for index in job_map.nodes if index not in staying or tiers[numbers[index]]]
+    leaving.sort(key=lambda index: (index in staying, numbers[index] not in health.lost, index))
     for index in leaving:
         own = numbers[index]
-        able = [number for number in free if _fits(pool.nodes[number], places_of[index])] + [own] * (own in usable)
+        able = [number for number in free if _fits(pool.nodes[number], places_of[index])] + [own] * (index in staying)
         if not able:
             return None
         best = min(able, key=lambda number: (tiers[number], number != own, number))

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,6 +102,20 @@ def test_a_world_waits_beside_one_that_runs(daemon: WireToDaemon, tmp_path: Path
     assert daemon.stdout_of(1) == b"second 5:a b\n" and living(int(pid))
     daemon.send("stop", steps=[[15, 10.0]])
     assert daemon.until("finished")["worlds"] == 2
+
+
+def test_what_an_ended_world_has_left_is_swept_when_no_other_is_about_to_start(daemon: WireToDaemon) -> None:
+    daemon.prepare("sh", "-c", "sleep 60 & echo $!", number=0, drain=0.3)
+    daemon.until("ready")
+    daemon.send("launch", numbers=[0])
+    daemon.until("exited")
+    daemon.prepare("echo", "second", first=1, number=1)
+    daemon.take_until(lambda: [one["type"] for one in daemon.messages].count("ready") == 2, "both are ready")
+    time.sleep(0.8)
+    assert living(int(daemon.stdout_of(0))), "the helper of MPI would be gone, too"
+    daemon.send("launch", numbers=[1])
+    assert daemon.until("finished")["worlds"] == 2
+    assert daemon.stdout_of(1) == b"second\n" and not living(int(daemon.stdout_of(0)))
 
 
 @pytest.mark.parametrize("end", ["stop", "cancel", "lost"])

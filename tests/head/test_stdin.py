@@ -114,6 +114,32 @@ def test_a_pipe_is_not_read_before_the_ranks_can_accept_data() -> None:
     forward({0: link}, body)
 
 
+@pytest.mark.parametrize("kind", [StdinForwarder, SpooledStdin])
+def test_each_credit_costs_the_same_however_many_ranks_read(tmp_path: Path, kind: type[StdinForwarder]) -> None:
+    count, asked = 300, 0
+    stdin_is_a_file(tmp_path, b"x" * 100)
+
+    class Counting(Link):
+        def credit(self, channel: int) -> int:
+            nonlocal asked
+            asked += 1
+            return super().credit(channel)
+
+    links: dict[int, Link] = {rank: Counting(0) for rank in range(count)}
+
+    async def body(forwarder: StdinForwarder) -> None:
+        nonlocal asked
+        asked = 0
+        for rank, link in links.items():
+            link.left = 10
+            forwarder.credit(stream_channel(rank, STDIN))
+        await turns()
+
+    forward(links, body, kind)
+    assert all(len(link.got) == 10 for link in links.values())
+    assert asked < 30 * count
+
+
 def test_of_several_ranks_the_slowest_sets_the_pace(tmp_path: Path) -> None:
     stdin_is_a_file(tmp_path, b"x" * 1000)
     links = {0: Link(1000), 1: Link(10)}

@@ -47,6 +47,25 @@ def reading(descriptor: int) -> Callable[[], bytes]:
     return whole
 
 
+def test_a_writer_that_is_closed_leaves_no_thread(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+
+    async def main() -> None:
+        writer = Writer(no_error)
+        writer.write(write, b"first\n")
+        thread = writer._thread
+        assert thread is not None
+        writer.close()
+        thread.join(20)
+        assert not thread.is_alive()
+        writer.write(write, b"second\n")
+        await writer.drain()
+        writer.close()
+
+    asyncio.run(main())
+    assert os.read(read, 100) == b"first\nsecond\n"
+
+
 def test_blocks_are_written_whole_and_acknowledged_in_order(pipe: tuple[int, int]) -> None:
     read, write = pipe
     blocks = [b"%d" % number * (number % 5000) + b"\n" for number in range(300)]

@@ -145,6 +145,23 @@ def test_a_rank_that_does_not_take_the_signal_lives_on(tmp_path: Path) -> None:
     assert "no mark of ranks 0 in" in done.words and sets(tmp_path) == []
 
 
+@pytest.mark.parametrize("ends", ["by the same signal", "well"])
+def test_a_preemption_is_told_however_the_ranks_end_while_they_save(tmp_path: Path, ends: str) -> None:
+    saves = f"echo saving; {'exit 0' if ends == 'well' else 'while :; do sleep 0.01; done'}"
+    program = f"trap '{saves}' USR1; echo $$ >{tmp_path}/up-$RANK; while :; do sleep 0.01; done"
+    arguments = ("-np", "2", "--checkpoint-prefix", str(tmp_path / "sets"), "--max-restarts", "3")
+    with launching(*arguments, *sh(program), cwd=tmp_path) as process:
+        wait_until(lambda: all((tmp_path / f"up-{rank}").exists() for rank in range(2)), "the ranks run")
+        assert process.stderr is not None
+        process.send_signal(signal.SIGTERM)
+        assert b"are asked to save" in process.stderr.readline()
+        if ends != "well":
+            for rank in range(2):
+                os.kill(int((tmp_path / f"up-{rank}").read_text()), signal.SIGTERM)
+        done = finish(process)
+    assert done.code == 143 and "error[preempted]: SIGTERM to mpilaunch\n" in done.words, done.words
+
+
 def test_a_job_without_a_request_leaves_nothing(tmp_path: Path) -> None:
     done = launch("-np", "2", "--checkpoint-prefix", tmp_path / "a" / "b", *sh("test -d $MPILAUNCH_CHECKPOINT_DIR"))
     assert done.code == 0 and not done.words

@@ -269,6 +269,19 @@ def test_hosts_that_were_found() -> None:
     assert places(next_layout(policy, nodes, layout, Health(unusable=gone))) == [*"aaaacc", "z"]
 
 
+@pytest.mark.parametrize("elastic", [True, False])
+def test_a_host_that_was_found_with_fewer_slots_is_not_used_as_before(elastic: bool) -> None:
+    mapping = MappingPolicy()
+    policy = asked(pool(2, 2), mapping, max_restarts=1, nnodes="1:4" if elastic else None)
+    layout = first_layout(policy, pool(2, 2), mapping)
+    nodes, gone = merge_discovered(pool(2, 2), pool(1, 2))
+    following = next_layout(policy, nodes, layout, Health(unusable=gone))
+    assert (places(following) == [*"abb"]) if elastic else following is None
+    wider, gone = merge_discovered(pool(2, 2), pool(1, 2, 2))
+    replaced = next_layout(asked(pool(2, 2), mapping, max_restarts=1), wider, layout, Health(unusable=gone))
+    assert places(replaced) == [*"ccbb"]
+
+
 # Words
 
 

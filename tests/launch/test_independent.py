@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.hosts import Hosts
 from tests.support.launching import LIMIT, MPILAUNCH, QUICK_HEARTBEAT, wait_until
+from tests.support.processes import guard_and_daemon_on
 
 pytestmark = [pytest.mark.testbed, pytest.mark.usefixtures("shared")]
 
@@ -43,6 +44,21 @@ def lines_of(job: subprocess.Popen[str], count: int) -> list[str]:
     """Return the next lines of stdout, sorted."""
     assert job.stdout is not None
     return sorted(job.stdout.readline().strip() for _ in range(count))
+
+
+def test_sigterm_to_the_processes_of_one_host_is_the_failure_of_that_host(hosts: Hosts) -> None:
+    text = "touch up-$(hostname); until [ -e go ]; do sleep 0.02; done; hostname"
+    with running(hosts, *THREE, "--wdir", os.getcwd(), "sh", "-c", text) as job:
+        wait_until(lambda: len(list(Path.cwd().glob("up-*"))) == 3, "all commands run")
+        guard, daemon = guard_and_daemon_on(hosts, "node02")
+        command = [pid for pid, argv in hosts.processes("node02") if argv[-1] == text]
+        for pid in (guard, daemon, *command):
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(0.5)
+        Path("go").touch()
+        code, out, errors = end(job)
+    assert (code, sorted(out)) == (143, ["node01", "node03"])
+    assert errors.startswith("error[hosts-failed]: node02: killed by SIGTERM"), errors
 
 
 def test_a_window_of_one_is_a_rolling_run(hosts: Hosts) -> None:

@@ -351,6 +351,16 @@ def test_a_discovery_script_that_fails_changes_nothing() -> None:
         assert "note: --host-discovery-script: " in done.words and "; the hosts stay as they were" in done.words
 
 
+def test_a_host_that_was_not_found_stays_away_when_the_script_fails_later(tmp_path: Path) -> None:
+    names = ["localhost", "127.0.0.1"]
+    script = f"[ ! -e asked ] || exit 4; touch asked; echo {names[0]}"
+    program = sh("[ $MPILAUNCH_RESTART_COUNT = 2 ]")
+    words = ("-H", ",".join(names), "--nnodes", "1:2", "--max-restarts", "2", "--report", "r.json")
+    assert launch(*words, "--host-discovery-script", script, *program, cwd=tmp_path).code == 0
+    attempts = json.loads((tmp_path / "r.json").read_text())["attempts"]
+    assert [found["nodes"] for found in attempts] == [names, names[:1], names[:1]]
+
+
 def test_a_file_on_stdin_is_read_from_its_start_again(tmp_path: Path) -> None:
     (tmp_path / "input").write_text("one\ntwo\n")
     with open(tmp_path / "input", "rb") as file:

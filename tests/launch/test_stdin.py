@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import MPILAUNCH, Launched, environment, finish, launch, launching, sh, wait_for_files
+from tests.support.launching import MPILAUNCH, Launched, environment, finish, launch, launching, script, sh, wait_for_files
 
 READ = "read line; echo $RANK:$line"
 LARGE = random.Random(2).randbytes(3_000_000)
@@ -200,3 +200,11 @@ def test_a_program_that_asks_the_terminal_gets_the_hint_which_option_lets_it(cod
     finally:
         os.close(ours)
         os.close(terminal)
+
+
+def test_all_ranks_get_stdin_where_a_node_does_not_start(tmp_path: Path) -> None:
+    script(tmp_path / "agent", '#!/bin/sh\n[ $1 = here ] && exec sh -c "$2"\n')
+    agent = f"{tmp_path}/agent {{host}} {{command}}"
+    words = ("--skip-unreachable", "--stdin", "all", "--agent", agent, "-H", "here:2,elsewhere:2")
+    done = launch(*words, "cat", stdin=b"to all\n")
+    assert (done.code, done.out) == (125, b"to all\n" * 2), done.words

@@ -20,7 +20,7 @@ from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.starting.start_order import StartOrder
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd
-from mpilaunch.job.verdict import Verdict, verdict_of_ranks
+from mpilaunch.job.verdict import Verdict, first_failure, is_suspect, verdict_of_ranks
 
 if TYPE_CHECKING:
     from mpilaunch.head.ending.host_ends import HostEnds
@@ -107,14 +107,16 @@ class Ends:
             return
         detail = f"{name}: lost: {reason}\n{link.channel.last_output}".rstrip("\n")
         outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=name, detail=detail)
-        if self._continue_on_error:
-            self._stop.outcome = self._stop.outcome or outcome
-            self._say(f"{name}: lost: {reason}; the other ranks continue")
-            self.check_missed()
-        elif self._stop.begun:
+        if self._stop.begun:
             self._say(f"{name}: lost: {reason}")
             if self._stop.outcome is None and self._suspects.is_to_blame(link):
                 self._stop.outcome = outcome
+        elif self._continue_on_error:
+            first = first_failure(self._state)
+            if self._stop.outcome is None and (first is None or is_suspect(first.clock, link.channel.last_heard)):
+                self._stop.outcome = outcome
+            self._say(f"{name}: lost: {reason}; the other ranks continue")
+            self.check_missed()
         else:
             self._stop.begin(outcome)
         for rank in self._ranks.of_node(index):

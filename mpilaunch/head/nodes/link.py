@@ -48,8 +48,8 @@ class LinkEvents(Protocol):
     def end_of_stream(self, channel: int) -> None:
         """Handle the end of a rank's stdout or stderr."""
 
-    def credit(self) -> None:
-        """Send more stdin: a channel has new credit."""
+    def credit(self, channel: int) -> None:
+        """Send more stdin: this channel has new credit."""
 
     def gone(self, link: NodeLink, reason: str) -> None:
         """Handle the end of the link, for any reason; called once."""
@@ -207,7 +207,7 @@ class NodeLink:
         elif kind == END:
             self._events.end_of_stream(channel)
         elif kind == CREDIT:
-            self._events.credit()
+            self._events.credit(channel)
         elif kind == PONG:
             sent, node = value
             self.clock.answered(sent, self.channel.last_heard, node)

@@ -256,6 +256,8 @@ class OutputForwarder:
         self.unread |= unread
         for task in left:
             task.cancel()
+        for writer in writers:
+            writer.close()
 
     @property
     def held_up(self) -> bool:

@@ -31,6 +31,12 @@ class SpooledStdin(StdinForwarder):
             with _explained():
                 self._spool = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by close()
 
+    def credit(self, channel: int) -> None:
+        if channel in self._targets:
+            self._feed_one(channel)
+            if self._sent_to[channel] == self._sent and self._credit(channel):
+                super().more_credit()
+
     def more_credit(self) -> None:
         self._feed()
         super().more_credit()
@@ -52,24 +58,25 @@ class SpooledStdin(StdinForwarder):
         self._feed()
 
     def _feed(self) -> None:
-        """Send each rank what it can take of what was read, and the end after the last byte."""
-        source, start = (self._spool.fileno(), 0) if self._spool is not None else (0, self._start or 0)
-        for channel, node in self._targets.items():
-            while (credit := self._credit(channel)) and self._sent_to[channel] < self._sent:
-                size = min(credit, MAX_DATA, self._sent - self._sent_to[channel])
-                try:
-                    data = os.pread(source, size, start + self._sent_to[channel])
-                except OSError as error:
-                    raise LaunchError("stdin-lost", f"cannot read stdin: {reason_of(error)}") from error
-                if not data:
-                    raise LaunchError("stdin-lost", "the file on stdin has become shorter while hosts were to read it")
-                self._links[node].send_input(channel, data)
-                self._sent_to[channel] += len(data)
-            if self._complete and credit:
-                self._links[node].send_input(channel, b"")
+        for channel in self._targets:
+            self._feed_one(channel)
 
-    def _credit(self, channel: int) -> int:
-        return self._links[self._targets[channel]].session.credit(channel)
+    def _feed_one(self, channel: int) -> None:
+        """Send a rank what it can take of what was read, and the end after the last byte."""
+        source, start = (self._spool.fileno(), 0) if self._spool is not None else (0, self._start or 0)
+        link = self._links[self._targets[channel]]
+        while (credit := self._credit(channel)) and self._sent_to[channel] < self._sent:
+            size = min(credit, MAX_DATA, self._sent - self._sent_to[channel])
+            try:
+                data = os.pread(source, size, start + self._sent_to[channel])
+            except OSError as error:
+                raise LaunchError("stdin-lost", f"cannot read stdin: {reason_of(error)}") from error
+            if not data:
+                raise LaunchError("stdin-lost", "the file on stdin has become shorter while hosts were to read it")
+            link.send_input(channel, data)
+            self._sent_to[channel] += len(data)
+        if self._complete and credit:
+            link.send_input(channel, b"")
 
 
 @contextmanager

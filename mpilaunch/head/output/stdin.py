@@ -23,6 +23,7 @@ class StdinForwarder:
         self._targets = {stream_channel(rank, STDIN): node for rank, node in targets.items()}
         self._links = links
         self._single = len(targets) == 1
+        self._to_check = list(self._targets)
         self._loop = asyncio.get_running_loop()
         self._polled = self._ended = False
         self._start: int | None = None
@@ -36,6 +37,11 @@ class StdinForwarder:
             # description of our own keeps O_NONBLOCK from them.
             with suppress(OSError):  # the pipe of another user cannot be opened
                 self._source = os.open("/proc/self/fd/0", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def credit(self, channel: int) -> None:
+        """Continue reading: the rank of this channel can take more."""
+        if channel in self._targets:
+            self.more_credit()
 
     def more_credit(self) -> None:
         """Continue reading: a rank may take more now."""
@@ -74,8 +80,16 @@ class StdinForwarder:
             self._source = 0
 
     def _room(self) -> int:
-        credits = (self._links[node].session.credit(channel) for channel, node in self._targets.items())
-        return min(credits, default=0)
+        # Each rank answers for itself, and one that can take more can do so until more is sent: none is asked again.
+        while self._to_check:
+            channel = self._to_check[-1]
+            if channel in self._targets and not self._credit(channel):
+                return 0
+            self._to_check.pop()
+        return min(map(self._credit, self._targets), default=0)
+
+    def _credit(self, channel: int) -> int:
+        return self._links[self._targets[channel]].session.credit(channel)
 
     def _read(self) -> None:
         size = min(self._room(), MAX_DATA)
@@ -94,6 +108,7 @@ class StdinForwarder:
             self._end_reading()
 
     def _pass_on(self, data: bytes) -> None:
+        self._to_check = list(self._targets)
         for channel, node in self._targets.items():
             self._links[node].send_input(channel, data)
 

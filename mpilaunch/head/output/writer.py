@@ -20,6 +20,8 @@ from mpilaunch.head.os_limits import start_thread
 
 Written = Callable[[], None]
 
+END = -2
+"""What is queued in the place of a descriptor, for the thread to end."""
 JOIN = 1 << 20
 """Largest number of bytes that are joined for one write."""
 
@@ -71,10 +73,19 @@ class Writer:
             self.write(-1, b"", done.set)
             await done.wait()
 
+    def close(self) -> None:
+        """Let the thread end once it has written everything queued; a later block would start another."""
+        if self._thread is not None:
+            self._thread = None
+            self._queue.append((END, b"", None))
+            self._wake.release()
+
     def _run(self) -> None:
         while True:
             self._wake.acquire()
             taken = [self._queue.popleft()]
+            if taken[0][0] == END:
+                return
             size = len(taken[0][1])
             # Join the small blocks of many ranks into one write.
             while size < JOIN and self._queue and self._queue[0][0] == taken[0][0] and self._wake.acquire(blocking=False):
