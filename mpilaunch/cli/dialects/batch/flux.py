@@ -100,6 +100,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
         result += Translation(("--np", str(tasks or 1)))
     if "gpus-per-task" in parts:
         result += Translation(("--gpus-per-rank", parts["gpus-per-task"], "--gpu-bind", parts.get("gpus", "node")))
+    result += Translation(("--profile", "flux"))
     if "label-io" in parts:
         result += weak("--tag", "{rank}: ")
     if "--output-file" in parts and "--error-file" not in parts:

@@ -28,7 +28,7 @@ from mpilaunch.cli.dialects.rows import (
     whole,
 )
 from mpilaunch.job.environment.contracts import is_listed
-from mpilaunch.job.environment.contracts.slurm import OF_TASKS
+from mpilaunch.job.environment.contracts.batch_systems import OF_TASKS
 from mpilaunch.text import escape_braces, is_whole_number
 
 # Functions of rows

@@ -66,5 +66,5 @@ DIALECT = Dialect(
     owner="PALS'",
     rows=(*(row for row in hydra.SHARED if _ENVIRONMENT & set(row.names)), *_ROWS),
     marks=("--hosts", "--ppn"),
-    defaults=hydra.DEFAULTS,
+    defaults={**hydra.DEFAULTS, "profile": ("pals", "PALS' variables")},
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from mpilaunch.job import servers
 from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, RankPlace
 from mpilaunch.job.environment.contracts import (
+    batch_systems,
     deepspeed,
     horovod,
     intel,
@@ -17,19 +18,22 @@ from mpilaunch.job.environment.contracts import (
     mpich,
     openmpi,
     own,
-    slurm,
     tensorflow,
     torch,
     tpu_neuron_ascend,
 )
 
-CONTRACTS = [module.CONTRACT for module in (slurm, mpich, intel, openmpi, own, torch, deepspeed, horovod, jax, tensorflow)]
+CONTRACTS = [
+    module.CONTRACT for module in (batch_systems, mpich, intel, openmpi, own, torch, deepspeed, horovod, jax, tensorflow)
+]
 PROFILES = {
     "ascend": tpu_neuron_ascend.ASCEND,
+    "flux": batch_systems.FLUX,
     "horovod": horovod.PROFILE,
     "lightning": torch.LIGHTNING,
     "neuron": tpu_neuron_ascend.NEURON,
-    "slurm": slurm.PROFILE,
+    "pals": batch_systems.PALS,
+    "slurm": batch_systems.SLURM,
     "tf": tensorflow.PROFILE,
     "tpu": tpu_neuron_ascend.TPU,
 }
