@@ -173,7 +173,7 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
         least = min(least, tasks or least)
     method = parts.get("distribution", "block").lower()
     first, _, rest = method.partition(",")
-    kind, _, _, more = (*first.split(":", 3), "", "", "")[:4]
+    kind, _, over_cores, more = (*first.split(":", 3), "", "", "")[:4]
     listed: Sequence[str] = ()
     if kind == "plane":
         kind = f"plane={environ.get('SLURM_DIST_PLANESIZE', '')}"
@@ -187,7 +187,7 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
             raise InvalidArgument("--distribution arbitrary needs a list", hint)
     known = kind in ("block", "cyclic", "*", "arbitrary") or re.fullmatch("plane=[1-9][0-9]{0,5}", kind) is not None
     known = known and rest in ("", "pack", "nopack") and over_sockets(parts) in ("block", "cyclic")
-    if not known or more not in ("", "*", "block"):
+    if not known or over_cores not in ("", "*", "block", "cyclic") or more:
         hint = "use block, cyclic, plane=SIZE or arbitrary, also with :block, :cyclic or ,Pack"
         raise InvalidArgument(f"distribution '{method}' is not supported", hint)
     method = "pack" if rest == "pack" and kind in ("block", "*") else "block" if kind == "*" else kind
