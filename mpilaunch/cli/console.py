@@ -290,6 +290,8 @@ def _other_ranks(verdict: Verdict) -> list[str]:
     lines = []
     for how, ends in by_end.items():
         lines.append(f"{name_ranks([rank for rank, _ in ends])} on {fold(host for _, host in ends)} failed too: {how}")
+    if verdict.lost:
+        lines.append(f"{fold(verdict.lost)} lost after it")
     if verdict.stopped:
         lines.append(f"{name_ranks(verdict.stopped)} stopped" + (" after it" if verdict.first is not None else ""))
     if verdict.finished:

@@ -239,6 +239,8 @@ class Daemon:
     def _stop(self, message: dict[str, Any]) -> None:
         self._worlds.drop_all()
         if self._state == "running":
+            if message.get("shared") is True and self._processes.got_sigterm:
+                self._tell_uninvited({"stopped": True, "evidence": {}})
             self._processes.end(
                 message["steps"], shared=message.get("shared") is True, stacks=message.get("stacks") is True
             )
@@ -261,11 +263,11 @@ class Daemon:
         if self._state != "running":
             _report("SIGTERM came before the ranks ran")
             self._lifeline.lose()
-        elif not self._processes.got_sigterm and not self._processes.independent:
-            # An independent command that got it too fails by it, which is its own affair.
+        elif not self._processes.got_sigterm:
             self._processes.got_sigterm = True
-            self._session.send({"type": "terminated"})
-            self._tell_uninvited({"stopped": True, "evidence": {}})
+            if not self._processes.outlive_head:  # an independent command that got it too fails by it, and ends no other
+                self._session.send({"type": "terminated"})
+                self._tell_uninvited({"stopped": True, "evidence": {}})
 
     def _children_ended(self) -> None:
         for pid, status in reaper.reap():
@@ -274,10 +276,10 @@ class Daemon:
             if rank is None:
                 self._wireup.child_ended(pid, status)
                 continue
-            by_itself = os.WIFEXITED(status) and not (self._processes.stopping or self._processes.got_sigterm)
+            stopped = self._processes.stopped
+            by_itself = os.WIFEXITED(status) and not stopped
             mpi = self._wireup.close_rank(rank, by_itself)  # first: its last message may be MPI_Abort with a code
             code, number, clock = self._processes.end_of(rank, status)
-            stopped = self._processes.stopping or self._processes.got_sigterm
             evidence = {} if stopped or self._evidence is None else self._evidence.of(pid, code, number)
             end = {"code": code, "signal": number, "core": code is None and os.WCOREDUMP(status), "clock": clock}
             more = {"stopped": stopped, "stdin_read": self._forwarder.close_input(rank), "mpi": mpi, "evidence": evidence}

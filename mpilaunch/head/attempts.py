@@ -208,11 +208,13 @@ class Attempts:
     async def _discover(self, command: str) -> None:
         """Run the discovery script for the current list of hosts; when it fails, the known hosts stay."""
         try:
-            discovered = allocate(parse_hostfile(await _output_of(command), command), command, self._pool.defaults)
+            entries = parse_hostfile(await _output_of(command), command)
+            discovered = allocate(entries, command, self._pool.defaults)
         except LaunchError as error:
             self._observer.note(f"--host-discovery-script: {error.message}; the hosts stay as they were")
             return
-        self._pool, self._gone = restarts.merge_discovered(self._pool, discovered)
+        bare = {entry.name for entry in entries if entry.slots is None and entry.gpus is None}
+        self._pool, self._gone = restarts.merge_discovered(self._pool, discovered, bare)
 
     def _history(self, reason: str) -> tuple[str, ...]:
         """Return lines on the attempts before the last, and why there is no further one."""

@@ -230,14 +230,21 @@ def _allocation(pool: Allocation, numbers: tuple[int, ...], resting: Collection[
     return pool._replace(nodes=tuple(nodes))
 
 
-def merge_discovered(pool: Allocation, discovered: Allocation) -> tuple[Allocation, frozenset[int]]:
-    """Return the pool with the discovered nodes, new ones last, and the numbers of the nodes that were not discovered."""
+def merge_discovered(
+    pool: Allocation, discovered: Allocation, bare: Collection[str] = ()
+) -> tuple[Allocation, frozenset[int]]:
+    """Return the pool with the discovered nodes, new ones last, and the numbers of the nodes that were not discovered.
+
+    Args:
+        bare: the names that were discovered without a number of slots, which known nodes keep.
+    """
     by_name = {node.name: node for node in discovered.nodes}
     nodes = []
     for node in pool.nodes:
         current = by_name.pop(node.name, node)
         # If the number of slots is unchanged, the known slots stay: they may name GPUs and CPUs.
-        nodes.append(node if len(current.slots) == len(node.slots) else node._replace(slots=current.slots))
+        same = node.name in bare or len(current.slots) == len(node.slots)
+        nodes.append(node if same else node._replace(slots=current.slots))
     names = {node.name for node in discovered.nodes}
     nodes += [node._replace(index=len(nodes) + place) for place, node in enumerate(by_name.values())]
     return pool._replace(nodes=tuple(nodes)), frozenset(node.index for node in nodes if node.name not in names)

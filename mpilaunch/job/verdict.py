@@ -38,6 +38,7 @@ class Verdict(NamedTuple):
         detail: for the other causes, a description ("node07: no sign of life for 30 s").
         last_lines, hint: the last lines of `first`'s stderr, unmodified, and the likely reason, if known.
         failed_after, hosts: ends of the other ranks that failed by themselves, in rank order, and the names of their nodes.
+        lost: names of nodes that were lost after it.
         stopped, finished: ranks that mpilaunch ended because of the failure, and ranks that had ended without failure.
         likely: the rank whose failure the first one most likely followed from.
         others: what the other ranks did when the first one failed, in lines.
@@ -58,6 +59,7 @@ class Verdict(NamedTuple):
     hint: str | None = None
     failed_after: tuple[RankEnd, ...] = ()
     hosts: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     stopped: tuple[int, ...] = ()
     finished: tuple[int, ...] = ()
     likely: LikelyCause | None = None
@@ -88,7 +90,7 @@ def exit_code_of(verdict: Verdict, policy: str) -> int:
     if verdict.cause == "hosts-failed":
         return verdict.largest
     ends = verdict.failed_after if verdict.first is None else (verdict.first, *verdict.failed_after)
-    return max([*(end.exit_code for end in ends), 0 if verdict.cause == "rank-failed" else LOST_CODE])
+    return max([*(end.exit_code for end in ends), 0 if verdict.cause == "rank-failed" and not verdict.lost else LOST_CODE])
 
 
 def first_failure(state: JobState) -> RankEnd | None:

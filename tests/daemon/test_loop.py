@@ -270,6 +270,33 @@ def test_a_sigterm_to_rank_and_daemon_is_reported_before_the_end_of_the_rank(
     assert [end["stopped"] for end in daemon.messages if end["type"] == "exited"] == [True, True]
 
 
+def test_a_sigterm_is_told_of_ranks_whose_leftovers_stay(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*stay(tmp_path), sweep=False)
+    rank_pids(tmp_path)
+    os.kill(children(daemon.process.pid)[0], signal.SIGTERM)
+    daemon.until("terminated")
+    daemon.send("stop", steps=[[signal.SIGINT, 5.0]])
+    daemon.until("finished")
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["this host", "the head too"])
+def test_a_sigterm_to_independent_processes_is_their_own_affair(daemon: WireToDaemon, tmp_path: Path, shared: bool) -> None:
+    daemon.run(*stay(tmp_path), ranks=2, sweep=False, independent=True)
+    ranks = rank_pids(tmp_path, 2)
+    for one in (ranks[0], children(daemon.process.pid)[0]):
+        os.kill(one, signal.SIGTERM)
+    if not shared:
+        end = daemon.until("exited")
+        assert (end["signal"], end["stopped"]) == (signal.SIGTERM, False)
+    wait_until(lambda: not living(ranks[0]), "it is gone")
+    daemon.send("stop", steps=[[signal.SIGTERM, 0.5]], shared=True)
+    daemon.until("finished")
+    ends = [(end["signal"], end["stopped"]) for end in daemon.messages if end["type"] == "exited"]
+    # The signal that all processes may have got comes only once.
+    assert ends == [(signal.SIGTERM, shared), (signal.SIGKILL, True)]
+    assert "terminated" not in types(daemon)
+
+
 def test_a_sigterm_to_a_rank_alone_is_reported_with_the_time_of_its_end(daemon: WireToDaemon, tmp_path: Path) -> None:
     daemon.run(*stay(tmp_path))
     (rank,) = rank_pids(tmp_path)

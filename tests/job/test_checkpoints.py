@@ -162,6 +162,31 @@ def test_a_preemption_is_told_however_the_ranks_end_while_they_save(tmp_path: Pa
     assert done.code == 143 and "error[preempted]: SIGTERM to mpilaunch\n" in done.words, done.words
 
 
+def test_a_preemption_after_a_failure_does_not_hide_it(tmp_path: Path) -> None:
+    """Rank 0, whom the failure ends, tells that it has got the signal of that end."""
+    stays = f"trap 'echo ending' TERM; trap : USR1; echo >{tmp_path}/up; while :; do sleep 0.01; done"
+    program = f"[ $RANK = 0 ] || {{ while [ ! -e {tmp_path}/up ]; do sleep 0.01; done; exit 7; }}; {stays}"
+    arguments = ("-np", "2", "--grace", "1", "--checkpoint-prefix", str(tmp_path / "sets"))
+    with launching(*arguments, *sh(program), cwd=tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ending\n"
+        process.send_signal(signal.SIGTERM)
+        done = finish(process)
+    assert done.code == 7 and "error[rank-failed]: rank 1 on " in done.words, done.words
+
+
+def test_a_node_that_is_lost_while_the_ranks_save_leaves_a_preemption_one(tmp_path: Path) -> None:
+    program = f"trap : USR1; echo $PPID >{tmp_path}/up-$RANK; while :; do sleep 0.01; done"
+    arguments = ("-H", "local,local", "--grace", "3", "--checkpoint-prefix", str(tmp_path / "sets"))
+    with launching(*arguments, *sh(program), cwd=tmp_path) as process:
+        wait_until(lambda: all((tmp_path / f"up-{rank}").exists() for rank in range(2)), "the ranks run")
+        assert process.stderr is not None
+        process.send_signal(signal.SIGTERM)
+        assert b"are asked to save" in process.stderr.readline()
+        os.kill(int((tmp_path / "up-1").read_text()), signal.SIGKILL)
+        done = finish(process)
+    assert done.code == 143 and "error[preempted]: SIGTERM to mpilaunch\n" in done.words, done.words
+
+
 def test_a_job_without_a_request_leaves_nothing(tmp_path: Path) -> None:
     done = launch("-np", "2", "--checkpoint-prefix", tmp_path / "a" / "b", *sh("test -d $MPILAUNCH_CHECKPOINT_DIR"))
     assert done.code == 0 and not done.words

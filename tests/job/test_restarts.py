@@ -277,6 +277,8 @@ def test_a_host_that_was_found_with_fewer_slots_is_not_used_as_before(elastic: b
     nodes, gone = merge_discovered(pool(2, 2), pool(1, 2))
     following = next_layout(policy, nodes, layout, Health(unusable=gone))
     assert (places(following) == [*"abb"]) if elastic else following is None
+    same, gone = merge_discovered(pool(2, 2), pool(1, 1), bare={"a", "b"})
+    assert places(next_layout(policy, same, layout, Health(unusable=gone))) == [*"aabb"]
     wider, gone = merge_discovered(pool(2, 2), pool(1, 2, 2))
     replaced = next_layout(asked(pool(2, 2), mapping, max_restarts=1), wider, layout, Health(unusable=gone))
     assert places(replaced) == [*"ccbb"]

@@ -645,18 +645,23 @@ def test_a_lost_node_does_not_end_the_others_of_a_job_that_continues(tmp_path: P
     assert "    rank 2 on local failed too: exited with code 1\n    rank 0 stopped\n    rank 1 had succeeded\n" in done.words
 
 
-def test_a_node_that_is_lost_later_does_not_hide_the_first_failure_of_a_job_that_continues(tmp_path: Path) -> None:
+@pytest.mark.parametrize("largest", [False, True])
+def test_a_node_that_is_lost_later_does_not_hide_the_first_failure_of_a_job_that_continues(
+    tmp_path: Path, largest: bool
+) -> None:
     program = f"[ $RANK = 0 ] || {{ [ $RANK = 2 ] && exit 7; while [ ! -e go ]; do sleep 0.01; done; exit 0; }}; {STAY}"
-    with launching("--continue-on-error", "--heartbeat", "0.5", "-H", "local:1,local:2", *sh(program), cwd=tmp_path) as process:
+    options = ("--continue-on-error", "--heartbeat", "0.5", *(("--exit-code", "largest") if largest else ()))
+    with launching(*options, "-H", "local:1,local:2", *sh(program), cwd=tmp_path) as process:
         (rank,) = pids(tmp_path, "pid-0")
         time.sleep(1.5)  # the node has been heard since rank 2 failed
         kill_hard(int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1]))
         wait_gone(rank)
         (tmp_path / "go").touch()
         done = finish(process)
-    assert done.code == 7
+    assert done.code == (255 if largest else 7)
     assert "note: local: lost: its daemon ended with code 137; the other ranks continue\n" in done.words
     assert "error[rank-failed]: rank 2 on local exited with code 7 after " in done.words
+    assert "    local lost after it\n" in done.words
 
 
 def test_an_interrupt_ends_a_job_that_continues(tmp_path: Path) -> None:

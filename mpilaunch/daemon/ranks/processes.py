@@ -55,6 +55,11 @@ class Processes:
         self._aborts: dict[int, tuple[int, float]] = {}
         self._observations: Observations | None = None
 
+    @property
+    def stopped(self) -> bool:
+        """Whether ranks that end now were asked to: by the head, or by a SIGTERM to every process of a job."""
+        return self.stopping or (self.got_sigterm and not self.outlive_head)
+
     def started(self, pid: int, rank: int) -> None:
         self.ranks[pid] = rank
         self._groups.add(pid)

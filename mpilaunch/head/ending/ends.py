@@ -53,7 +53,10 @@ class Ends:
 
     def verdict(self) -> Verdict:
         """Return the verdict on ranks, or independent hosts, that have all ended by themselves."""
-        return verdict_of_ranks(self._state) if self._host_ends is None else self._host_ends.verdict(self._stopped_hosts())
+        if self._host_ends is not None:
+            return self._host_ends.verdict(self._stopped_hosts())
+        lost = map(self._ranks.of_node, sorted(self._nodes_done.lost) if self._continue_on_error else ())
+        return verdict_of_ranks(self._state)._replace(lost=tuple(self._ranks.node_name(ranks[0]) for ranks in lost if ranks))
 
     def verdict_of_stop(self, outcome: Verdict) -> Verdict:
         """Return the verdict on ranks, or independent hosts, that were asked to end."""

@@ -99,8 +99,7 @@ class Interrupts:
         self._asked = True
         outcome = Verdict(128 + signal.SIGTERM, cause, detail=detail)
         if self.checkpoints.save_first(detail, lambda: self._stop.ask(outcome)):
-            # What ends ranks while they save, be it this signal, changes nothing of it.
-            self._stop.outcome = self._stop.outcome or outcome
+            self._stop.expect(outcome)
         else:
             self._say(f"{detail}: the {self._who} have {self._grace:g} s to end; SIGINT kills them now")
             self._stop.ask(outcome, again=True, shared=shared)

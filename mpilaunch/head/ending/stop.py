@@ -53,7 +53,7 @@ class Stop:
         on_begin: Callable[[], None],
         node_done: Callable[[int], bool],
     ) -> None:
-        self.begun = self.leaving = self._asked = False
+        self.begun = self.leaving = self._asked = self._expected = False
         self.outcome: Verdict | None = None
         self._deadlines, self._looks_first = job.deadlines, job.stack_on_failure
         self._daemons, self._ranks, self._state, self._output = daemons, ranks, state, output
@@ -62,11 +62,16 @@ class Stop:
         self.limit = TimeLimit(job, ranks, state, output, looks, self.ask)
         self._received: dict[int, int] = {}
 
+    def expect(self, outcome: Verdict) -> None:
+        """Note that the end was asked for, though it has not begun: what ends ranks or nodes until then changes no verdict."""
+        if not self.begun:
+            self.outcome, self._expected = outcome, True
+
     def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,), *, shared: bool = False) -> None:
         """End every rank: send the signals in order, with the grace time divided among them, then SIGKILL."""
         if not self.begun:
             self.begun = True
-            self.outcome = outcome or self.outcome
+            self.outcome = self.outcome if self._expected else outcome or self.outcome
             self._on_begin()
             if outcome is None and self._looks_first:
                 self.limit.look_first(partial(self._send_unless_sent, signals, shared))
@@ -95,6 +100,7 @@ class Stop:
                 self.outcome = outcome
             self._output.abandon()
         elif not self.begun:
+            self._expected = False
             self.begin(outcome, signals, shared=shared)
         elif again:
             self._send(signals, shared)

@@ -134,16 +134,19 @@ def mpi(name: str) -> Translation:
     return Translation(("--mpi", name.partition("_")[0]))
 
 
+_AS_CORES = ("nomultithread", "compute_bound")
+
+
 def hint(text: str) -> Translation:
     """--hint nomultithread, compute_bound or multithread: whether CPUs are cores or hardware threads."""
-    if text not in ("nomultithread", "compute_bound", "multithread"):
+    if text not in (*_AS_CORES, "multithread"):
         raise InvalidArgument(f"hint '{text}' is not supported", "use nomultithread, compute_bound, multithread, or --cpu-bind")
-    return Translation(parts={} if text == "multithread" else {"cores": "yes"})
+    return Translation(parts={"cores": "no" if text == "multithread" else "yes"})
 
 
 def threads_per_core(number: str) -> Translation:
     """--threads-per-core 1: CPUs are cores."""
-    return Translation(parts={"cores": "yes"} if whole(number, "--threads-per-core") == 1 else {})
+    return Translation(parts={"cores": "yes" if whole(number, "--threads-per-core") == 1 else "no"})
 
 
 def open_mode(mode: str) -> Translation:
@@ -160,8 +163,11 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     """Return the nodes, tasks, files and variables that the options describe together, and the program."""
     environ = around.environ
     hosts = [] if around.names_hosts else nodes_of(parts, around)
-    result = check(parts, "SLURM_JOB_ID" in environ, "run salloc or sbatch") + _binding(parts) + _output(parts, environ)
+    result = check(parts, "SLURM_JOB_ID" in environ, "run salloc or sbatch")
+    result += _binding(parts, environ) + _output(parts, environ)
     result += _variables(parts.get("export", "ALL"), environ)
+    if environ.get("SLURM_GPU_BIND") == "none":
+        result += weak("--gpu-bind", "none")
     if around.programs > 1:
         return result + _program_of_several(parts), list(words)
     tasks = parts.get("ntasks") or environ.get("SLURM_NTASKS") or environ.get("SLURM_NPROCS")
@@ -184,15 +190,25 @@ def _program_of_several(parts: Mapping[str, str]) -> Translation:
     return Translation(("--np", str(whole(parts.get("ntasks", "1"), "--ntasks")))) + label(parts)
 
 
-def _binding(parts: Mapping[str, str]) -> Translation:
+def _binding(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation:
     """Return the CPUs of each task: hardware threads, unless they are to be cores."""
     bind, cpus = parts.get("cpu-bind"), whole(parts.get("cpus-per-task", "1"), "--cpus-per-task")
-    order = weak("--bind-order", "block") if over_sockets(parts) == "block" else Translation()
     if cpus > 1 and bind in (None, "core", "hwthread"):
-        threads = () if "cores" in parts else ("--use-hwthread-cpus",)
-        unit = "core" if "cores" in parts else "hwthread"
-        return order + Translation(("--cpus-per-rank", str(cpus), "--bind-to", unit, *threads))
-    return order + Translation(("--bind-to", bind)) if bind else order
+        as_cores = _are_cores(parts, environ)
+        threads = () if as_cores else ("--use-hwthread-cpus",)
+        words = ("--cpus-per-rank", str(cpus), "--bind-to", "core" if as_cores else "hwthread", *threads)
+    else:
+        words = ("--bind-to", bind) if bind else ()
+    spread = bool(words) and over_sockets(parts) == "cyclic"
+    note = "--distribution: tasks take the CPUs of one socket after the other; --map-by socket spreads them"
+    return Translation(words, notes=((note, 0),) if spread else ())
+
+
+def _are_cores(parts: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """Return whether the CPUs of tasks are cores and not hardware threads, by an option, or by what sbatch was given."""
+    if (said := parts.get("cores")) is not None:
+        return said == "yes"
+    return environ.get("SLURM_HINT") in _AS_CORES or environ.get("SLURM_THREADS_PER_CORE") == "1"
 
 
 def _output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation:
@@ -262,12 +278,7 @@ _ROWS = (
     part("nodefile F", "FILE", "the same, from a file"),
     part("exclude x", "HOSTS", "all nodes but these, or those of a file whose path has a slash"),
     part("relative r", "N", "the nodes of the allocation from this one, counted from 0"),
-    part(
-        "distribution m",
-        "METHOD",
-        "block, cyclic, plane=SIZE, arbitrary with SLURM_HOSTFILE, and Pack: the order of ranks; behind it :block or :cyclic, "
-        "which is the default: `--bind-order`",
-    ),
+    part("distribution m", "METHOD", "block, cyclic, plane=SIZE, arbitrary with SLURM_HOSTFILE, and Pack: the order of ranks"),
     part("overcommit O", "", "more ranks than CPUs"),
     part("multi-prog", "", "the program's word is a file of lines `RANKS PROGRAM ARGUMENTS` with %t and %o"),
     refused("het-group pack-group", "GROUPS", "separate the programs with ':'; they share the allocation of this shell"),
@@ -344,29 +355,22 @@ DIALECT = Dialect(
     rows=_ROWS,
     defaults={
         name: (value, "srun's default")
-        for name, value in (
-            *(("forward", "all"), ("stdin", "all"), ("continue-on-error", "yes"), ("exit-code", "largest")),
-            ("bind-order", "cyclic"),
-        )
+        for name, value in (("forward", "all"), ("stdin", "all"), ("continue-on-error", "yes"), ("exit-code", "largest"))
     },
     variables={
         "SLURM_CPU_BIND": "--cpu-bind",
         "SLURM_DISTRIBUTION": "--distribution",
         "SLURM_EXPORT_ENV": "--export",
         "SRUN_EXPORT_ENV": "--export",
-        "SLURM_GPU_BIND": "--gpu-bind",
         "SLURM_GPUS_PER_TASK": "--gpus-per-task",
-        "SLURM_HINT": "--hint",
         "SLURM_KILL_BAD_EXIT": "--kill-on-bad-exit",
         "SLURM_LABELIO": "--label",
-        "SLURM_MEM_BIND": "--mem-bind",
         "SLURM_MPI_TYPE": "--mpi",
         "SLURM_OVERCOMMIT": "--overcommit",
         "SLURM_STDERRMODE": "--error",
         "SLURM_STDINMODE": "--input",
         "SLURM_STDOUTMODE": "--output",
         "SLURM_THREADS": "--threads",
-        "SLURM_THREADS_PER_CORE": "--threads-per-core",
         "SLURM_TIMELIMIT": "--time",
         "SRUN_CPUS_PER_TASK": "--cpus-per-task",
     },

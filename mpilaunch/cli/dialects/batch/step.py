@@ -186,7 +186,7 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
             hint = "set SLURM_HOSTFILE, or name a host for each task with -w"
             raise InvalidArgument("--distribution arbitrary needs a list", hint)
     known = kind in ("block", "cyclic", "*", "arbitrary") or re.fullmatch("plane=[1-9][0-9]{0,5}", kind) is not None
-    known = known and rest in ("", "pack", "nopack") and over_sockets(parts) in ("block", "cyclic")
+    known = known and rest in ("", "pack", "nopack") and over_sockets(parts) in ("", "*", "block", "cyclic")
     if not known or over_cores not in ("", "*", "block", "cyclic") or more:
         hint = "use block, cyclic, plane=SIZE or arbitrary, also with :block, :cyclic or ,Pack"
         raise InvalidArgument(f"distribution '{method}' is not supported", hint)
@@ -201,9 +201,8 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
 
 
 def over_sockets(parts: Mapping[str, str]) -> str:
-    """Return how --distribution spreads the CPUs of tasks over sockets: block, cyclic (srun's default), or another way."""
-    method = parts.get("distribution", "").lower().partition(",")[0]
-    return {"": "cyclic", "*": "cyclic"}.get(second := (*method.split(":"), "")[1], second)
+    """Return how --distribution spreads the CPUs of tasks over sockets: "" or "*", block, cyclic, or another way."""
+    return (*parts.get("distribution", "").lower().partition(",")[0].split(":"), "")[1]
 
 
 def without_allocation(parts: Mapping[str, str], request: Request, names_hosts: bool) -> Translation:

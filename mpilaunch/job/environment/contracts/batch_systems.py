@@ -1,5 +1,5 @@
-"""Variables of the tasks of batch systems. Slurm's are dropped, so that a rank does not join its step; profiles set those of
-srun, flux run and PALS, by which scripts choose the GPU of a rank.
+"""Variables of the tasks of batch systems. Those of the task in which mpilaunch runs are dropped, as no rank takes its place;
+profiles set those of srun, flux run and PALS, by which scripts choose the GPU of a rank.
 
 Sources: srun(1), "OUTPUT ENVIRONMENT VARIABLES"; flux-core's src/shell/task.c; PALS' mpiexec(1), and cray-pmi for PMI_LOCAL_*.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, Variables
 
-CONTRACT = Contract(scrubbed=("SLURM_*", "SLURMD_*"))
+CONTRACT = Contract(scrubbed=("SLURM_*", "SLURMD_*", "FLUX_TASK_*", "FLUX_JOB_SIZE", "FLUX_JOB_NNODES", "PALS_*"))
 
 
 def _slurm_node(job: JobFacts, node: NodePlace) -> Variables:
