@@ -55,7 +55,7 @@ class Stop:
     ) -> None:
         self.begun = self.leaving = self._asked = self._expected = False
         self.outcome: Verdict | None = None
-        self._deadlines, self._looks_first = job.deadlines, job.stack_on_failure
+        self._job = job
         self._daemons, self._ranks, self._state, self._output = daemons, ranks, state, output
         self._on_begin, self._node_done = on_begin, node_done
         self._overdue: asyncio.TimerHandle | None = None
@@ -73,7 +73,7 @@ class Stop:
             self.begun = True
             self.outcome = self.outcome if self._expected else outcome or self.outcome
             self._on_begin()
-            if outcome is None and self._looks_first:
+            if outcome is None and self._job.stack_on_failure:
                 self.limit.look_first(partial(self._send_unless_sent, signals, shared))
             else:
                 self._send(signals, shared)
@@ -121,7 +121,7 @@ class Stop:
             self._overdue.cancel()
 
     def _send(self, signals: Sequence[int], shared: bool) -> None:
-        wait = self._deadlines.grace / max(1, len(signals))
+        wait = self._job.deadlines.grace / max(1, len(signals))
         if self.limit.reached:
             self._output.expect_dumps(self.limit.stacks)
             self._output.say(self.limit.nccl)
@@ -131,7 +131,7 @@ class Stop:
         if self._overdue is not None:
             self._overdue.cancel()
         self._received.clear()
-        self._give_up_after((self._deadlines.grace if signals else 0.0) + OVERDUE)
+        self._give_up_after((self._job.deadlines.grace if signals else 0.0) + OVERDUE)
 
     def _give_up_after(self, seconds: float) -> None:
         self._overdue = asyncio.get_running_loop().call_later(seconds, self._give_up)
