@@ -239,11 +239,10 @@ class Daemon:
     def _stop(self, message: dict[str, Any]) -> None:
         self._worlds.drop_all()
         if self._state == "running":
-            if message.get("shared") is True and self._processes.got_sigterm:
-                self._tell_uninvited({"stopped": True, "evidence": {}})
-            self._processes.end(
-                message["steps"], shared=message.get("shared") is True, stacks=message.get("stacks") is True
-            )
+            shared = message.get("shared") is True
+            if shared and self._processes.got_sigterm:
+                self._tell_uninvited(stopped=True)
+            self._processes.end(message["steps"], shared=shared, stacks=message.get("stacks") is True)
         self._after_cancel()
 
     # The end of ranks
@@ -267,7 +266,7 @@ class Daemon:
             self._processes.got_sigterm = True
             if not self._processes.outlive_head:  # an independent command that got it too fails by it, and ends no other
                 self._session.send({"type": "terminated"})
-                self._tell_uninvited({"stopped": True, "evidence": {}})
+                self._tell_uninvited(stopped=True)
 
     def _children_ended(self) -> None:
         for pid, status in reaper.reap():
@@ -291,10 +290,11 @@ class Daemon:
                 self._session.send(message)
         self._after_exits()
 
-    def _tell_uninvited(self, more: dict[str, Any] | None = None) -> None:
-        """Tell of ranks that a SIGTERM of others has ended, and more once this daemon got it too."""
+    def _tell_uninvited(self, stopped: bool = False) -> None:
+        """Tell of ranks that a SIGTERM of others has ended; as stopped, once it is known to have come to all processes."""
+        more = {"stopped": True, "evidence": {}} if stopped else {}
         for message in self._processes.uninvited:
-            self._session.send({**message, **(more or {})})
+            self._session.send({**message, **more})
         self._processes.uninvited.clear()
         self._after_exits()
 
@@ -319,15 +319,13 @@ class Daemon:
     def _sweep(self) -> None:
         if self._processes.signals_left:
             return
-        if self._worlds.waiting and not (self._lifeline.lost or self._processes.stopping):
-            self._sweep_later()  # the helper has the world of ranks that are about to start
-            return
         if self._lifeline.lost:
             self._kill_descendants()
             self._finish()
             return
-        # The kernel or a debugger may hold a killed rank; wait, since the head needs its exit status.
-        if not self._processes.ranks:
+        # The kernel or a debugger may hold a killed rank; wait, since the head needs its exit status. Wait also for ranks that
+        # are about to start: the helper has their world.
+        if not self._processes.ranks and (self._processes.stopping or not self._worlds.waiting):
             self._kill_descendants()
             self._processes.forget_groups()
             if self._forwarder.close_idle_outputs() and self._processes.independent and not self._processes.stopping:

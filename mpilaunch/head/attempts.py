@@ -169,8 +169,7 @@ class Attempts:
         layout = self._next_layout()
         if layout is None:
             needed = self._policy.min_nodes if self._policy.elastic else len(self._layout.job_map.nodes)
-            unusable = self._health.unusable | self._gone
-            usable = [node.name for node in self._pool.nodes if node.slots and node.index not in unusable]
+            usable = [node.name for node in self._pool.nodes if node.slots and node.index not in self._unusable]
             available = f"{plural(len(usable), 'node')} can be used" + (f": {fold(usable)}" if usable else "")
             request = f"{next_one} needs {plural(needed or 0, 'node')} with enough slots"
             raise LaunchError("too-few-nodes", f"{request}, and {available}")
@@ -193,8 +192,13 @@ class Attempts:
             output=first.output._replace(directory=directory),
         )
 
+    @property
+    def _unusable(self) -> frozenset[int]:
+        """The nodes that did not start, and those that the discovery script has not named."""
+        return self._health.unusable | self._gone
+
     def _next_layout(self) -> Layout | None:
-        health = self._health._replace(unusable=self._health.unusable | self._gone)
+        health = self._health._replace(unusable=self._unusable)
         try:
             return restarts.next_layout(self._policy, self._pool, self._layout, health)
         except UsageError:

@@ -191,15 +191,18 @@ def _replace(
     used = [numbers[index] for index in job_map.nodes]
     free = [number for number in usable if number not in used]
     tiers = {number: health.tier(number, used) for number in numbers}
-    # Unusable nodes are replaced first, then lost ones.
-    # A node that is discovered with fewer slots may be too small now.
-    fitting = {index for index in job_map.nodes if _fits(pool.nodes[numbers[index]], places_of[index])}
-    staying = {index for index in fitting if numbers[index] in usable}
-    leaving = [index for index in job_map.nodes if index not in staying or tiers[numbers[index]]]
-    leaving.sort(key=lambda index: (index in staying, numbers[index] not in health.lost, index))
+    # A node that was discovered with fewer slots may be too small now.
+    able_to_stay = {
+        index
+        for index in job_map.nodes
+        if numbers[index] in usable and _fits(pool.nodes[numbers[index]], places_of[index])
+    }
+    # Nodes that cannot stay are replaced first, then lost ones.
+    leaving = [index for index in job_map.nodes if index not in able_to_stay or tiers[numbers[index]]]
+    leaving.sort(key=lambda index: (index in able_to_stay, numbers[index] not in health.lost, index))
     for index in leaving:
         own = numbers[index]
-        able = [number for number in free if _fits(pool.nodes[number], places_of[index])] + [own] * (index in staying)
+        able = [number for number in free if _fits(pool.nodes[number], places_of[index])] + [own] * (index in able_to_stay)
         if not able:
             return None
         best = min(able, key=lambda number: (tiers[number], number != own, number))

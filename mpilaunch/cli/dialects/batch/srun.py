@@ -12,7 +12,7 @@ from itertools import chain
 
 from mpilaunch.cli.dialects.batch.multi_prog import programs_of
 from mpilaunch.cli.dialects.batch.requests import asks, check
-from mpilaunch.cli.dialects.batch.step import label, lay_out, nodes_of, over_sockets, placed, request_of, without_allocation
+from mpilaunch.cli.dialects.batch.step import label, lay_out, levels, nodes_of, placed, request_of, without_allocation
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -199,7 +199,7 @@ def _binding(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translatio
         words = ("--cpus-per-rank", str(cpus), "--bind-to", "core" if as_cores else "hwthread", *threads)
     else:
         words = ("--bind-to", bind) if bind else ()
-    spread = bool(words) and over_sockets(parts) == "cyclic"
+    spread = bool(words) and levels(parts)[1] == "cyclic"
     note = "--distribution: tasks take the CPUs of one socket after the other; --map-by socket spreads them"
     return Translation(words, notes=((note, 0),) if spread else ())
 

@@ -172,8 +172,8 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
         least, most = whole(first, "--nodes"), whole(last or first, "--nodes")
         least = min(least, tasks or least)
     method = parts.get("distribution", "block").lower()
-    first, _, rest = method.partition(",")
-    kind, _, over_cores, more = (*first.split(":", 3), "", "", "")[:4]
+    kind, sockets, cores, *more = levels(parts)
+    rest = method.partition(",")[2]
     listed: Sequence[str] = ()
     if kind == "plane":
         kind = f"plane={environ.get('SLURM_DIST_PLANESIZE', '')}"
@@ -186,8 +186,8 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
             hint = "set SLURM_HOSTFILE, or name a host for each task with -w"
             raise InvalidArgument("--distribution arbitrary needs a list", hint)
     known = kind in ("block", "cyclic", "*", "arbitrary") or re.fullmatch("plane=[1-9][0-9]{0,5}", kind) is not None
-    known = known and rest in ("", "pack", "nopack") and over_sockets(parts) in ("", "*", "block", "cyclic")
-    if not known or over_cores not in ("", "*", "block", "cyclic") or more:
+    known = known and rest in ("", "pack", "nopack") and {sockets, cores} <= {"", "*", "block", "cyclic"}
+    if not known or any(more):
         hint = "use block, cyclic, plane=SIZE or arbitrary, also with :block, :cyclic or ,Pack"
         raise InvalidArgument(f"distribution '{method}' is not supported", hint)
     method = "pack" if rest == "pack" and kind in ("block", "*") else "block" if kind == "*" else kind
@@ -200,9 +200,9 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
     )
 
 
-def over_sockets(parts: Mapping[str, str]) -> str:
-    """Return how --distribution spreads the CPUs of tasks over sockets: "" or "*", block, cyclic, or another way."""
-    return (*parts.get("distribution", "").lower().partition(",")[0].split(":"), "")[1]
+def levels(parts: Mapping[str, str]) -> list[str]:
+    """Return the ways in which --distribution goes over nodes, sockets and cores, "" where it says nothing; at least three."""
+    return [*parts.get("distribution", "block").lower().partition(",")[0].split(":"), "", ""]
 
 
 def without_allocation(parts: Mapping[str, str], request: Request, names_hosts: bool) -> Translation:
