@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.hosts import Hosts
 from tests.support.kubernetes.pods import NAMESPACE, Pods
@@ -21,6 +22,10 @@ from tests.support.requirements import BY_FIXTURE, check_needs, hand_down_no_ign
 NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "frameworks", "grid_engine", "peers", "slurm"))
 """Tests that need what is built or fetched for them: `make test-cluster`, `test-frameworks` and so on name them."""
 
+settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 mark_environment()
 hand_down_no_ignored_signal()
 

@@ -15,7 +15,7 @@ from configparser import Error as ConfigError
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.nodeset import MAX_ITEMS, OPERATORS, Span, combine, expand
+from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, combine, expand
 from mpilaunch.text import closest
 
 _FILE, _MAIN, _ALL = "groups.conf", "Main", "all"
@@ -84,8 +84,11 @@ def expand_item(item: Span, groups: Groups) -> list[str]:
 
 def _expand(item: Span, groups: Groups, depth: int, done: dict[tuple[str, str], list[str]]) -> list[str]:
     """Return the hosts of an item; `done` keeps those of each group, so that none is expanded twice."""
-    if any(operator in item.text for operator in OPERATORS):
-        return combine(item, lambda one: _expand(one, groups, depth, done))
+    return combine(item, lambda one: _expand_set(one, groups, depth, done))
+
+
+def _expand_set(item: Span, groups: Groups, depth: int, done: dict[tuple[str, str], list[str]]) -> list[str]:
+    """Return the hosts of one set between operators; an operator inside brackets is part of it."""
     if not item.text.startswith("@"):
         return expand(item)
     source, colon, name = item.text[1:].rpartition(":")

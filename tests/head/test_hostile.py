@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpilaunch.agent import ChannelEnd
@@ -203,7 +203,7 @@ class Silent(Observer):
     warning_line = note_line
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.booleans(), st.lists(message(FROM_DAEMON), max_size=6), st.binary(max_size=40))
 def test_the_head_survives_any_message_of_a_daemon(running: bool, messages: Sequence[dict[str, Any]], rest: bytes) -> None:
     hear(running, [frame(CONTROL, 0, json.dumps(one).encode()) for one in messages] + [rest])
@@ -333,7 +333,7 @@ def test_a_banner_without_end_is_bounded() -> None:
 # The daemon
 
 
-@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.booleans(), st.lists(message(FROM_HEAD), min_size=1, max_size=4), st.binary(max_size=40))
 def test_the_daemon_ends_in_order_after_any_message_of_a_head(
     running: bool, messages: Sequence[dict[str, Any]], rest: bytes

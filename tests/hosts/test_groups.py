@@ -106,6 +106,8 @@ def test_a_flat_file_is_the_source_local(tmp_path: Path, name: str) -> None:
         ("@empty", "names no host", "name a group that has hosts"),
         ("@slurm:debug", "the groups of source 'slurm' come from a command", "install the Python library ClusterShell"),
         ("@", "there is no group ''", "the groups are"),
+        ("@gpu[1!2]", "there is no group 'gpu[1!2]'", "the groups are"),
+        ("@rack:left,n[1&2]", "'1&2' is not a number or a range", "write numbers and ranges"),
         ("@bad", "'[' is never closed", "write numbers and ranges"),
     ],
 )
@@ -134,7 +136,7 @@ def test_a_bad_file_is_an_error_that_names_it(folder: Path, name: str, text: str
         read(folder)
 
 
-@given(st.text(max_size=80), st.text(max_size=40))
+@given(st.text(max_size=80), st.text(max_size=40) | st.text("@[]!&^,:-/*0a ", max_size=20))
 def test_any_text_is_read_or_a_usage_error(text: str, item: str) -> None:
     given_files = groups.Files(lambda path: text, lambda path: [f"{path}/a.conf"], lambda path, text: {})
     with contextlib.suppress(UsageError):

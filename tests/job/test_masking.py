@@ -165,7 +165,7 @@ def test_values_of_open_names_are_looked_at_too() -> None:
     assert list(mask_variables(variables).values()) == shown
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(alphabet="aA-_=:;'\"{}/@ \\pkey\n", max_size=200))
 def test_any_text_is_masked_in_a_moment_and_once_is_enough(text: str) -> None:
     shown = mask_text(text)

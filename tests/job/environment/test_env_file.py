@@ -20,7 +20,7 @@ def test_env_files_give_back_what_was_quoted_into_them(variables: dict[str, str]
     assert forwarded_environment({}, [], [("job.env", "\n".join(lines))]) == variables
 
 
-@given(st.text())
+@given(st.text() | st.text("Ab1='\"$\\{}# \t\n\r"))
 def test_any_env_file_gives_variables_or_an_error_with_a_place(text: str) -> None:
     try:
         result = forwarded_environment({}, [], [("job.env", text)])
