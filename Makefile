@@ -64,7 +64,7 @@ MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requir
 
 help:
 	@echo 'make run       set up, and run a job on two local nodes'
-	@echo 'make check     lint, and the tests that need no root, no other program and no PyTorch (6 min)'
+	@echo 'make check     lint, and the tests that need no root, no other program and no PyTorch (5 min)'
 	@echo 'make one T=tests/job/test_tags.py  one file of tests, or one test'
 	@echo 'make test      set up, and run the tests, four files at a time (as root: they make hosts out of network namespaces; 10 min)'
 	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 10 min; TABLE=all: more lines of mpirun, more seeds)'

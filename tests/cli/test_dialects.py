@@ -120,13 +120,26 @@ def ranks_of_apps(plan: dict[str, Any]) -> list[str]:
     return [fold_numbers(place["rank"] for place in plan["ranks"] if place["app"] == app) for app in range(len(plan["apps"]))]
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the directory with the files of the table, which no plan changes."""
+    folder = tmp_path_factory.mktemp("dialects")
     for path, text in TABLE["files"].items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text, encoding="utf-8")
-    return tmp_path
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def here(files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(files)
+    return files
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Any]:
+    """Give the plan of each command line, by its name."""
+    return json.loads(PLANS.read_text(encoding="utf-8")) if PLANS.exists() else {}
 
 
 def test_there_are_enough_lines_and_none_twice() -> None:
@@ -136,16 +149,21 @@ def test_there_are_enough_lines_and_none_twice() -> None:
 
 @pytest.mark.parametrize(("name", "entry"), COMMANDS, ids=[name for name, _ in COMMANDS])
 def test_a_real_command_line_is_planned_as_before(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, entry: dict[str, Any]
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    plans: dict[str, Any],
+    name: str,
+    entry: dict[str, Any],
 ) -> None:
     plan = planned(entry, monkeypatch, capsys)
-    known = json.loads(PLANS.read_text(encoding="utf-8")) if PLANS.exists() else {}
     if goldens.UPDATE:
-        known = {other: plan if other == name else known[other] for other, _ in COMMANDS if other == name or other in known}
+        plans[name] = plan
+        known = {other: plans[other] for other, _ in COMMANDS if other in plans}
         # A line for each command, so that a difference shows which commands changed.
         lines = [json.dumps({other: one}, ensure_ascii=False)[1:-1] for other, one in known.items()]
         PLANS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    assert plan == known[name]
+    assert plan == plans[name]
 
 
 def test_the_plans_are_those_of_the_table() -> None:

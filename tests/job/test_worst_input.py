@@ -15,7 +15,7 @@ from mpilaunch.job.state import RankEnd
 from mpilaunch.text import printable
 from tests.support.cpu_time import cpu_seconds
 
-SMALL, LARGE = 64 << 10, 1 << 20
+SMALL, LARGE = 32 << 10, 512 << 10
 MOST = 4.0 * LARGE / SMALL
 """The ratio of times allowed: linear time has 16, quadratic time 256."""
 TOO_SLOW = 2.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -115,11 +116,12 @@ def test_a_terminal_is_nobodys_controlling_terminal(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_is_slow_holds_a_rank_at_its_terminal(tmp_path: Path) -> None:
-    program = "i=0; while [ $i -lt 20000 ]; do echo $i $(printf %0900d 0); i=$((i+1)); done; touch done"
+    program = "for line in range(20_000): print(line, '0' * 900)\nopen('done', 'w')"
     reader, writer = os.pipe()
     job = subprocess.Popen(
-        [*MPILAUNCH, *("--stdout", "pty", "-np", "1", "sh", "-c", program)], stdout=writer, env=environment(), cwd=tmp_path
-    )
+        [*MPILAUNCH, "--stdout", "pty", "-np", "1", sys.executable, "-c", program],
+        stdout=writer, env=environment(), cwd=tmp_path,
+    )  # fmt: skip
     os.close(writer)
     with os.fdopen(reader, "rb") as file:
         time.sleep(0.5)
