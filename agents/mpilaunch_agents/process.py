@@ -13,13 +13,14 @@ import fcntl
 import os
 import signal
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.errors import reason_of
 from mpilaunch.hosts.remote_names import name_problem
+from mpilaunch_agents import process_tree
 from mpilaunch_agents.child import Child
 
 if TYPE_CHECKING:
@@ -230,8 +231,9 @@ class ProcessChannel:
             self._kill_group()
         else:
             # A frozen daemon too: its orphans become children of its guard, which ends them with what they would leave behind.
-            parents = {stray: _parent(stray) for stray in self._strays}
-            _kill(stray for stray in parents if stray.pid in parents.values() and _group(parents[stray]) == self.pid)
+            parents = {stray: process_tree.parent_of(stray) for stray in self._strays}
+            leaders = [stray for stray in parents if stray.pid in parents.values()]
+            process_tree.kill(stray for stray in leaders if process_tree.group_of(parents[stray]) == self.pid)
             self._cleanup_ends = self._loop.time() + GUARD_SECONDS + CLEANUP_SECONDS
             self._await_end()
         self._stdin.close()
@@ -290,7 +292,7 @@ class ProcessChannel:
         """End the channel: the process has exited, and its output is drained or STRAY_GRACE has passed."""
         if self.ended.is_set():
             return
-        if self._loop.time() < self._cleanup_ends and (self._strays or _has_members(self.pid)):
+        if self._loop.time() < self._cleanup_ends and (self._strays or process_tree.has_members(self.pid)):
             self._stray_timer = self._loop.call_later(POLL_SECONDS, self._finish)
             return
         self.ended.set()
@@ -316,11 +318,8 @@ class ProcessChannel:
 
     def _find_strays(self) -> set[psutil.Process]:
         """Find the living descendants that left the group, and those found before that have lost their parents since."""
-        import psutil
-
-        with suppress(psutil.NoSuchProcess):
-            self._strays.update(psutil.Process(self.pid).children(recursive=True))
-        self._strays = {stray for stray in self._strays if _living_group(stray) not in (self.pid, None)}
+        known = self._strays | process_tree.descendants(self.pid)
+        self._strays = {stray for stray in known if process_tree.living_group(stray) not in (self.pid, None)}
         return self._strays
 
     def _await_end(self) -> None:
@@ -329,7 +328,7 @@ class ProcessChannel:
             return
         left, strays = self._cleanup_ends - self._loop.time(), self._find_strays()
         if left < CLEANUP_SECONDS:
-            _kill(strays)
+            process_tree.kill(strays)
         if left > 0:
             self._loop.call_later(POLL_SECONDS, self._await_end)
         else:
@@ -340,45 +339,6 @@ class ProcessChannel:
             return  # the leader is no zombie any more, and the id of its group may be another's
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-
-
-def _kill(processes: Iterable[psutil.Process]) -> None:
-    import psutil
-
-    for process in processes:
-        with suppress(psutil.Error, ProcessLookupError):
-            process.kill()
-
-
-def _parent(process: psutil.Process) -> int:
-    """Return the process id of the parent, 0 if the process is gone."""
-    import psutil
-
-    with suppress(psutil.Error):
-        return process.ppid()
-    return 0
-
-
-def _has_members(group: int) -> bool:
-    """Return whether a process other than its dead leader is alive in a group."""
-    import psutil
-
-    return any(process.pid != group and _living_group(process) == group for process in psutil.process_iter())
-
-
-def _living_group(process: psutil.Process) -> int | None:
-    """Return the group of a process, None if it is dead."""
-    import psutil
-
-    with suppress(psutil.Error):
-        return _group(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
-    return None
-
-
-def _group(pid: int) -> int | None:
-    with suppress(ProcessLookupError):
-        return os.getpgid(pid)
-    return None
 
 
 def _drain(descriptor: int) -> list[bytes]:

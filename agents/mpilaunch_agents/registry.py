@@ -31,7 +31,7 @@ def _openssh(options: AgentOptions) -> Agent:
 
 
 def _kubectl(options: AgentOptions) -> Agent:
-    from mpilaunch_agents.kubectl import KubectlAgent
+    from mpilaunch_agents.kubernetes.kubectl import KubectlAgent
 
     return KubectlAgent(options)
 

@@ -16,8 +16,8 @@ from mpilaunch.agent import CAUSES, Agent, AgentOptions, ChannelEnd
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.hostfile import parse_hostfile
 from mpilaunch_agents.conformance import AgentConformance
-from mpilaunch_agents.kubectl import KubectlAgent
-from mpilaunch_agents.pods import KUBECTL_MESSAGES, pod_and_namespace, pod_of_host
+from mpilaunch_agents.kubernetes.kubectl import KubectlAgent
+from mpilaunch_agents.kubernetes.pods import KUBECTL_MESSAGES, pod_and_namespace, pod_of_host
 from mpilaunch_agents.registry import load
 from tests.support.hosts import HEAD
 from tests.support.kubernetes.pods import NAMESPACE, Pods
@@ -334,7 +334,7 @@ def test_a_killed_head_leaves_nothing_in_the_pods(pods: Pods) -> None:
 
 
 def test_search_for_kubectl(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpilaunch_agents import pods
+    from mpilaunch_agents.kubernetes import pods
 
     monkeypatch.delenv("MPILAUNCH_KUBECTL", raising=False)
     monkeypatch.setattr(pods, "DELIVERED", os.devnull)

@@ -12,13 +12,16 @@ from tests.support.launching import wait_until
 
 ALLOCATION = ("--partition=both", "--nodes=2", "--exclusive")
 SECONDS = 60.0
-VARIABLES = "PROCID LOCALID NODEID NTASKS NPROCS NNODES STEP_NUM_NODES STEP_NUM_TASKS STEP_NODELIST STEP_TASKS_PER_NODE JOB_ID"
+VARIABLES = (
+    "PROCID LOCALID NODEID NTASKS NPROCS NNODES STEP_NUM_NODES STEP_NUM_TASKS STEP_NODELIST STEP_TASKS_PER_NODE JOB_ID "
+    "CPUS_PER_TASK"
+)
 PLACE = "./place"
 """A program that prints its variables of the step, and ends as its arguments say."""
 PROGRAM = f"""#!/bin/sh
 line=place
 for name in {VARIABLES} TASKS_PER_NODE JOB_NODELIST; do eval "line=\\"\\$line $name=\\$SLURM_$name\\""; done
-echo "$line A=$A B=$B $*"
+echo "$line $SLURMD_NODENAME A=$A B=$B $*"
 [ "$1" != fail ] || [ "$SLURM_PROCID" != "$2" ] || exit "$3"
 [ "$1" != late ] || [ "$SLURM_PROCID" = 0 ] || {{ sleep 1; echo on; }}
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch.text import last_line, shell_line
-from mpilaunch_agents import pods
+from mpilaunch_agents.kubernetes import pods
 from mpilaunch_agents.rsh.command_line import NO_AGENT, BadCall, Call
 
 if TYPE_CHECKING:

@@ -92,12 +92,14 @@ class NodePlace(NamedTuple):
         local_size: ranks of the world on this node.
         crowded: the machine runs more ranks than it has CPUs.
         address: where other machines reach the node; "" if the job is on one machine.
+        name: the node's name in the allocation.
     """
 
     node_rank: int
     local_size: int
     crowded: bool = False
     address: str = ""
+    name: str = ""
 
 
 class RankPlace(NamedTuple):

@@ -85,7 +85,8 @@ def preparations(
     templated = any(app.template or app.variables for app in world.apps)
     fields = fields_of_ranks(job, world) if templated else {}
     for node_rank, (index, places) in enumerate(job_map.by_node().items(), start=job.first_node_rank):
-        node = NodePlace(node_rank, len(places), index in known.crowded, known.addresses.get(index, ""))
+        address, name = known.addresses.get(index, ""), job.allocation.nodes[index].name
+        node = NodePlace(node_rank, len(places), index in known.crowded, address, name)
         ranks = []
         for place in places:
             binding = bindings.get(place.rank, UNBOUND)

@@ -28,7 +28,7 @@ JOB = JobFacts("3f0a", "3f0a", 4, 2, 6, "10.0.0.1", "31047", "31048", max_restar
 
 def environment_of(rank: int, job: JobFacts = JOB) -> dict[str, str]:
     """What mpilaunch sets for a rank of two nodes with two ranks each."""
-    node = NodePlace(NODE_OF[rank], 2, address="10.0.0.2")
+    node = NodePlace(NODE_OF[rank], 2, address="10.0.0.2", name="ab"[NODE_OF[rank]])
     return {
         **contracts.job_environment(job),
         **contracts.node_environment(job, node),

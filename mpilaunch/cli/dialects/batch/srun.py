@@ -166,6 +166,8 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     result = check(parts, "SLURM_JOB_ID" in environ, "run salloc or sbatch")
     result += _binding(parts, environ) + _output(parts, environ)
     result += _variables(parts.get("export", "ALL"), environ)
+    if cpus := parts.get("cpus-per-task"):
+        result += Translation(("--export", f"SLURM_CPUS_PER_TASK={cpus}"))
     if environ.get("SLURM_GPU_BIND") == "none":
         result += weak("--gpu-bind", "none")
     if around.programs > 1:

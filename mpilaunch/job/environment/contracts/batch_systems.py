@@ -15,6 +15,7 @@ def _slurm_node(job: JobFacts, node: NodePlace) -> Variables:
     nodes, tasks = str(job.node_count), str(job.size)
     return {
         "SLURM_NODEID": str(node.node_rank),
+        "SLURMD_NODENAME": node.name,
         **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), nodes),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), tasks),
     }

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents, Node
 from mpilaunch.asyncio_timeouts import timeout
 from mpilaunch.text import last_line
-from mpilaunch_agents import pods
 from mpilaunch_agents.capture import capture
+from mpilaunch_agents.kubernetes import pods
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 
 LISTING_SECONDS = 1.0
