@@ -26,6 +26,7 @@ OURS = {
     "head": {"job", "placement", "hosts", "agents", "agent", "relay", "wire", "defaults", "asyncio_timeouts", "text", "errors"},
     "cli": {"head", "job", "placement", "hosts", "agents", "agent", "defaults", "text", "errors"},
     "main": {"cli"},
+    "api": {"main"},
 }
 """Layer -> the other layers that it may import. A folder of mpilaunch/ is a layer, and so is each module beside them."""
 
@@ -37,6 +38,7 @@ OTHERS = {
     "cli": {"click", "rich", "yaml", "psutil", "ClusterShell"},
     "head": {"psutil"},
     "asyncio_timeouts": {"async_timeout"},
+    "api": {"pytest"},
 }
 """Layer -> what it may import beside the standard library."""
 

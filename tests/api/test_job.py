@@ -1,0 +1,125 @@
+"""Jobs launched from Python: what they return, what they raise, and that they end with whoever launched them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mpilaunch.api import JobFailed, run
+from mpilaunch.api.job import Option, option_words
+from tests.support.launching import environment, wait_until
+from tests.support.processes import everything, ours
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"np": 4, "map_by": "node"}, ["--np=4", "--map-by=node"]),
+        ({"x": ["A=1", "B"], "N": 2}, ["-x", "A=1", "-x", "B", "-N", "2"]),
+        ({"host": ("a", "b:2"), "oversubscribe": True}, ["--host=a", "--host=b:2", "--oversubscribe"]),
+        ({"hostfile": Path("/h/f"), "timeout": 1.5, "tag": ""}, ["--hostfile=/h/f", "--timeout=1.5", "--tag="]),
+        ({"oversubscribe": False, "tag": None, "export": []}, []),
+        ({"np": 0}, ["--np=0"]),
+    ],
+)
+def test_options_are_words(options: dict[str, Option], words: list[str]) -> None:
+    assert option_words(options) == words
+
+
+@pytest.fixture(autouse=True)
+def _checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process of a job find the checkout."""
+    monkeypatch.setenv("PYTHONPATH", os.fsdecode(environment()[b"PYTHONPATH"]))
+
+
+def test_a_job_returns_its_report_and_its_output(tmp_path: Path) -> None:
+    program = ["sh", "-c", "cat; echo $RANK $A in $PWD; echo $RANK >&2"]
+    done = run(program, np=2, capture_output=True, input="in\n", cwd=tmp_path, x="A=b")
+    assert sorted(done.stdout.splitlines()) == [f"0 b in {tmp_path}", f"1 b in {tmp_path}", "in"]
+    assert sorted(done.stderr.splitlines()) == ["0", "1"]
+    assert (done.exit_code, done.cause, done.first_rank, done.detail, str(done)) == (0, "ok", None, "", "ok")
+    assert [rank["exit_code"] for rank in done.members["ranks"]] == [0, 0]
+
+
+def test_output_goes_where_that_of_the_caller_goes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    done = run(["sh", "-c", "echo up; cat"], np=1, cwd=tmp_path, report="kept.json")
+    assert (capfd.readouterr().out, done.stdout) == ("up\n", "")
+    assert json.loads((tmp_path / "kept.json").read_text()) == done.members
+
+
+def test_a_failure_is_raised_with_its_reason() -> None:
+    with pytest.raises(JobFailed) as raised:
+        run(["sh", "-c", "[ $RANK = 0 ] && exec sleep 60; echo bad >&2; exit 3"], np=2, capture_output=True)
+    ended = raised.value.report
+    assert (ended.exit_code, ended.cause, ended.first_rank) == (3, "rank-failed", 1)
+    assert str(raised.value) == f"rank-failed: rank 1 on {ended.host} exited with code 3\n  bad"
+    assert run(["false"], np=1, check=False, capture_output=True).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "cause"),
+    [
+        (["true"], {"nop": 1}, "option-unknown"),
+        (["true"], {"np": "many"}, "option-value"),
+        (["/no/such"], {"np": 1}, "start-program-missing"),
+        ([], {"np": 1}, "no-program"),
+        (["true"], {"config": "/no/such"}, "file-unreadable"),
+    ],
+)
+def test_a_job_that_does_not_start_says_why(command: list[str], options: dict[str, Option], cause: str) -> None:
+    with pytest.raises(JobFailed) as raised:
+        run(command, capture_output=True, **options)  # type: ignore[arg-type]
+    assert raised.value.report.cause == cause and raised.value.report.detail
+
+
+def test_jobs_run_side_by_side_in_threads() -> None:
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda number: run(["echo", str(number)], np=1, capture_output=True), range(3)))
+    assert [each.stdout for each in done] == ["0\n", "1\n", "2\n"]
+
+
+CALLER = """
+import sys
+from mpilaunch.api import run
+try:
+    run(["sh", "-c", "touch up.$RANK; exec sleep 60"], np=2)
+finally:
+    print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, "ended\n"), (signal.SIGKILL, "")])
+def test_a_job_ends_with_its_caller(tmp_path: Path, number: signal.Signals, said: str) -> None:
+    before = everything()
+    with subprocess.Popen(
+        [sys.executable, "-c", CALLER], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as caller:
+        wait_until(lambda: all((tmp_path / f"up.{rank}").exists() for rank in range(2)), "the ranks run")
+        caller.send_signal(number)
+        assert caller.communicate(timeout=30)[0] == said
+        assert caller.returncode == -number
+    wait_until(lambda: not ours(before), "the job has ended")
+
+
+KILLER = """
+import os, signal
+from pathlib import Path
+pid = os.getpid()
+while b"mpilaunch.api" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\\0"):
+    pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+os.kill(pid, signal.SIGKILL)
+"""
+
+
+def test_a_launcher_that_is_killed_is_no_success() -> None:
+    before = everything()
+    with pytest.raises(JobFailed, match="killed: mpilaunch ended with -9 and wrote no report"):
+        run([sys.executable, "-c", KILLER], np=1, capture_output=True)
+    wait_until(lambda: not ours(before), "the job has ended")
