@@ -21,23 +21,28 @@ def descendants(pid: int) -> set[psutil.Process]:
     """Return all descendants of a process, none if it is gone."""
     import psutil
 
-    found: set[psutil.Process] = set()
-    with suppress(psutil.Error, OSError):
-        if not _KERNEL_LISTS_CHILDREN:
+    if not _KERNEL_LISTS_CHILDREN:
+        with suppress(psutil.Error):
             return set(psutil.Process(pid).children(recursive=True))
-        for child in _children(pid):
+    found: set[psutil.Process] = set()
+    parents = [pid]
+    while parents:
+        parent = parents.pop()
+        for child in _children(parent):
             with suppress(psutil.Error):
                 process = psutil.Process(child)
-                if process.ppid() == pid:  # else its id is another's by now
-                    found |= {process, *descendants(child)}
+                if process.ppid() == parent:  # else its id is another's by now
+                    found.add(process)
+                    parents.append(child)
     return found
 
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-            found += map(int, file.read().split())
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
     return found
 
 

@@ -136,7 +136,7 @@ def parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
     positions: dict[tuple[str | int, ...], Position] = {}
 
     def check_number(node: yaml.ScalarNode) -> None:
-        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_NUMBER:
+        if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and len(node.value) > LONGEST_NUMBER:
             line, column = _position(node)
             raise UsageError("yaml-syntax", f"{path}:{line}:{column}: a number of {len(node.value):,} characters")
 
@@ -179,6 +179,8 @@ def parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
         raise UsageError("yaml-syntax", f"{where}: {error.problem or error.context}", context=context) from None
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError("yaml-syntax", f"{path}: {str(error).splitlines()[0]}") from None
+    except (LookupError, TypeError, AttributeError, ArithmeticError):  # of yaml's constructors
+        raise UsageError("yaml-syntax", f"{path}: a value is not what its tag, like !!int, says") from None
     except RecursionError:
         raise UsageError("yaml-size", f"'{path}' is nested too deeply") from None
 

@@ -273,12 +273,16 @@ def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry], 
     for node in allocation.nodes:
         if mentions := mentions_of.get(node.name):
             slots = _selected_slots(node, mentions, source, allocation.elastic_slots)
-            nodes.append(node._replace(index=len(nodes), slots=slots, user=_agreed(mentions, "user") or node.user))
+            user, by_cores = _agreed(mentions, "user") or node.user, node.by_cores and not _counts(mentions)
+            nodes.append(node._replace(index=len(nodes), slots=slots, user=user, by_cores=by_cores))
     return allocation._replace(nodes=tuple(nodes))
 
 
 def resize(allocation: Allocation, count: int) -> Allocation:
-    """Return the allocation with this number of slots on each node that has any."""
+    """Return the allocation with this number of slots on each node that has any; raises UsageError for too many."""
+    if count * len(allocation.nodes) > MAX_SLOTS:
+        message = f"{plural(count, 'rank')} on each of the nodes, more than the {MAX_SLOTS:,} allowed in all"
+        raise UsageError("host-slots", message, hint="ask for fewer ranks on each node")
     slots = [(node.slots + (Slot(),) * count)[:count] if node.slots else () for node in allocation.nodes]
     nodes = tuple(node._replace(slots=own) for node, own in zip(allocation.nodes, slots, strict=True))
     return allocation._replace(nodes=nodes, elastic_slots=False)
@@ -342,17 +346,22 @@ def _by_host(entries: Sequence[HostEntry]) -> list[tuple[str, str, list[HostEntr
 
 
 def _selected_slots(node: Node, mentions: Sequence[HostEntry], source: str, elastic: bool) -> tuple[Slot, ...]:
-    """Return the slots of a node that a host list selects: as many as it likes from an elastic allocation."""
-    if len(mentions) == 1 and mentions[0].slots is None:
+    """Return the slots of a node that a host list selects: as many as it likes where their number is not known."""
+    if not _counts(mentions):
         return node.slots
     count = sum(1 if entry.slots is None else entry.slots for entry in mentions)
-    if elastic:
+    if elastic or node.by_cores:
         return (Slot(),) * count
     if count > len(node.slots):
         message = f"{source} asks for {plural(count, 'slot')} on {node.name}, which has {len(node.slots)} ({node.origin})"
         hint = f"{source} may lower the slots that a host has, not raise them; --oversubscribe allows more ranks than slots"
         raise UsageError("host-slots", message, hint=hint)
     return node.slots[:count]
+
+
+def _counts(mentions: Sequence[HostEntry]) -> bool:
+    """Return whether the mentions of a host say how many of its slots they mean."""
+    return len(mentions) > 1 or mentions[0].slots is not None
 
 
 def _agreed(mentions: Sequence[HostEntry], field: str) -> Any:

@@ -22,6 +22,7 @@ _FILE, _MAIN, _ALL = "groups.conf", "Main", "all"
 _SYSTEM = "/etc/clustershell"
 _AUTODIR = f"{_SYSTEM}/groups.d $CFGDIR/groups.d"
 _CONFDIR = f"{_SYSTEM}/groups.conf.d $CFGDIR/groups.conf.d"
+_NO_HOST_HINT = "name a group that has hosts"
 _DEEPEST = 20
 """Limit on groups within groups, which may form a circle."""
 
@@ -79,7 +80,10 @@ def read_groups(environ: Mapping[str, str], files: Files) -> Groups:
 
 def expand_item(item: Span, groups: Groups) -> list[str]:
     """Return the hosts of one item of a host list, in order, each once; raises UsageError."""
-    return _expand(item, groups, 0, {})
+    hosts = _expand(item, groups, 0, {})
+    if not hosts:
+        raise item.error("group-unknown", f"'{item.text}' names no host", _NO_HOST_HINT)
+    return hosts
 
 
 def _expand(item: Span, groups: Groups, depth: int, done: dict[tuple[str, str], list[str]]) -> list[str]:
@@ -120,7 +124,7 @@ def _expand_set(item: Span, groups: Groups, depth: int, done: dict[tuple[str, st
         if len(hosts) > MAX_ITEMS:
             raise item.error("nodeset-size", f"group '{name}' has more than {MAX_ITEMS:,} hosts")
     if not hosts:
-        raise item.error("group-unknown", f"'{item.text}' names no host", "name a group that has hosts")
+        raise item.error("group-unknown", f"'{item.text}' names no host", _NO_HOST_HINT)
     return done.setdefault((source, name), list(hosts))
 
 

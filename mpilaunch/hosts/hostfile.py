@@ -178,7 +178,7 @@ def read_hosts(hosts: Span, expand_group: Expand = _no_groups) -> Iterator[dict[
             yield _read_relative(host)
             continue
         if host.text.startswith("@"):
-            yield from ({"name": name} for name in expand_group(host))
+            yield from ({"name": _name_in_group(name, host)} for name in expand_group(host))
             continue
         if host.text.startswith("^"):  # Open MPI's syntax: must not be read as a name
             hint = "leave the host out, or choose the hosts you want with --host"
@@ -193,6 +193,13 @@ def read_hosts(hosts: Span, expand_group: Expand = _no_groups) -> Iterator[dict[
         elif colon is not None:
             fields["slots"] = host_values.read_count(host.part(colon + 1))
         yield from ({"name": name, **fields} for name in names)
+
+
+def _name_in_group(name: str, group: Span) -> str:
+    """Return a name that a group has; raises UsageError for what is none."""
+    if _read_names(Span.of(name, group.text)) != ([name], None):
+        raise group.error("hostfile-name", f"'{name}' is not a host name", "correct the file of groups")
+    return name
 
 
 _RELATIVE = re.compile(r"(?P<name>\+n[0-9]{1,6}|\+e:[1-9][0-9]{0,5}|\+e)(?::(?P<slots>.*))?", re.IGNORECASE)

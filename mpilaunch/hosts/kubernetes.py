@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
+from mpilaunch.hosts.nodeset import MAX_ITEMS
 from mpilaunch.hosts.schedulers.reader import ReadText, file_text
 from mpilaunch.text import escape_braces, is_whole_number
 
@@ -106,7 +107,7 @@ def pods_left_out(environ: Mapping[str, str]) -> str:
 
 
 def _more_than_one(count: str) -> bool:
-    return is_whole_number(count, 6) and int(count) > 1
+    return is_whole_number(count, 6) and 1 < int(count) <= MAX_ITEMS
 
 
 def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> FoundAgent | None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.allocation import Allocation, Node, Slot, divide
+from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation, Node, Slot, divide
 from mpilaunch.hosts.host_values import read_cpus, read_gpus
 from mpilaunch.hosts.hostfile import HostEntry, read_hosts
 from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, fold
@@ -46,8 +46,13 @@ def apply_slot_map(allocation: Allocation, data: object, source: str, positions:
         if name not in known:
             message = f"node '{name}' is not in the allocation ({allocation.source})"
             raise plan.at.error(message, f"the nodes are {fold(node.name for node in allocation.nodes)}")
-    nodes = tuple(plans[node.name].apply(node) if node.name in plans else node for node in allocation.nodes)
-    return allocation._replace(nodes=nodes, elastic_slots=False)
+    nodes, total = [], 0
+    for node in allocation.nodes:
+        nodes.append(plans[node.name].apply(node) if node.name in plans else node)
+        total += len(nodes[-1].slots)
+        if total > MAX_SLOTS:
+            raise _Position(source, positions).error(f"more than the {MAX_SLOTS:,} slots allowed", "give the nodes fewer slots")
+    return allocation._replace(nodes=tuple(nodes), elastic_slots=False)
 
 
 class _Position(NamedTuple):

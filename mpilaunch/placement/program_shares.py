@@ -30,11 +30,13 @@ def map_apps(
     """Return the map of a job, with the ranks of its programs in order; raises UsageError that names the program.
 
     Each program is mapped by itself to the slots that the programs before it left free. If these do not suffice and it may
-    oversubscribe, the rest of its ranks are mapped to all slots again. Where all cycle, each goes on after the one before.
+    oversubscribe, the rest of its ranks are mapped to all slots again. Where all cycle, or a list has the nodes of all their
+    ranks, each goes on after the one before.
     """
     if len(shares) == 1:
         return map_ranks(allocation, shares[0].policy, topologies)
-    counts = [share.policy.ranks for share in shares if share.policy.cycle and share.slots is None and share.policy.ranks]
+    together = [share for share in shares if (share.policy.cycle or share.policy.listed) and share.slots is None]
+    counts = [share.policy.ranks for share in together if share.policy.ranks]
     if len(counts) == len(shares):
         whole = map_ranks(allocation, shares[0].policy._replace(ranks=sum(counts)), topologies)
         apps = chain.from_iterable(repeat(app, count) for app, count in enumerate(counts))
@@ -61,9 +63,12 @@ def _rounds(
 ) -> list[tuple[MappingPolicy, bool]]:
     """Return the policies by which a program is mapped to free slots (False), and to all slots again (True)."""
     policy = share.policy
-    if not taken or policy.ranks is None or not (policy.oversubscribe or allocation.elastic_slots):
+    if not taken or not (policy.oversubscribe or allocation.elastic_slots):
         return [(policy, False)]
-    free = sum(len(_free_slots(node, share, taken, first)) for node in allocation.nodes)
+    of_nodes = [len(_free_slots(node, share, taken, first)) for node in allocation.nodes]
+    if policy.ranks is None:
+        return [(policy, policy.per_node is not None and min(of_nodes) < policy.per_node)]
+    free = sum(of_nodes)
     if policy.ranks <= free or policy.per_node is not None:
         return [(policy, policy.ranks > free)]
     rounds = [(policy._replace(ranks=policy.ranks - free), True)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,6 +50,20 @@ def test_descendants_are_found_whatever_their_group(
     groups = {pid: process_tree.living_group(psutil.Process(pid)) for pid in (child, grandchild, left)}
     assert groups == {child: leader.pid, grandchild: left, left: left}
     assert process_tree.parent_of(psutil.Process(grandchild)) == left
+
+
+def test_a_long_chain_of_processes_is_followed_to_its_end() -> None:
+    script = 'n=$(($1 - 1)); [ $n = 0 ] && { echo up; sleep 60; }; sh -c "$0" "$0" $n'
+    with subprocess.Popen(["sh", "-c", script, script, "60"], stdout=subprocess.PIPE, start_new_session=True) as leader:
+        assert leader.stdout and leader.stdout.readline() == b"up\n"
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(len(inspect.stack()) + 40)
+        try:
+            found = process_tree.descendants(leader.pid)
+        finally:
+            sys.setrecursionlimit(limit)
+        assert len(found) == 60
+        os.killpg(leader.pid, signal.SIGKILL)
 
 
 def test_a_dead_member_is_no_member(tree: tuple[subprocess.Popen[str], list[int]]) -> None:

@@ -158,6 +158,9 @@ def test_positions_of_keys_and_items(here: Path) -> None:
     assert positions[("nodes", "n1", "slots", 0, "gpus", 1)] == (4, 20)
 
 
+WRONG_TAGS = ("a: !!bool maybe\n", 'a: !!int ""\n', 'a: !!float ""\n', "a: !!timestamp foo\n", "!!seq x: 1\n")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -172,8 +175,13 @@ def test_positions_of_keys_and_items(here: Path) -> None:
         ("a: 9999-99-99\n", "month must be in 1..12"),
         (f"a: 1{':59' * 100_000}\n", "a.yaml:1:4: a number of 300,001 characters"),
         (f"1{':59' * 40}: b\n", "a.yaml:1:1: a number of 121 characters"),
+        (f"a: 1{':59' * 400}.5\n", "a.yaml:1:4: a number of 1,203 characters"),
+        *((text, "a.yaml: a value is not what its tag, like !!int, says") for text in WRONG_TAGS),
     ],
-    ids=["python", "merge", "list-key", "two", "control", "deep", "loop", "big", "date", "number", "number-key"],
+    ids=[
+        *("python", "merge", "list-key", "two", "control", "deep", "loop", "big", "date", "number", "number-key", "float"),
+        *("tag-bool", "tag-int", "tag-float", "tag-time", "tag-seq"),
+    ],
 )
 def test_what_yaml_must_not_do(here: Path, text: str, expected: str) -> None:
     (here / "a.yaml").write_text(text)

@@ -176,6 +176,8 @@ def test_mig_masks_go_by_uuid_as_numbers_count_whole_gpus(mig_node: Path, mask: 
         ("none", []),
         ("NoDevFiles", []),
         ("0,1,0", []),
+        ("0,\u00b2", [0]),
+        (f"1,{'9' * 5000}", [1]),
     ],
 )
 def test_cuda_mask(tmp_path: Path, mask: str, expected: list[int]) -> None:

@@ -107,6 +107,8 @@ def test_a_flat_file_is_the_source_local(tmp_path: Path, name: str) -> None:
         ("@slurm:debug", "the groups of source 'slurm' come from a command", "install the Python library ClusterShell"),
         ("@", "there is no group ''", "the groups are"),
         ("@gpu[1!2]", "there is no group 'gpu[1!2]'", "the groups are"),
+        ("@gpu!@gpu", "'@gpu!@gpu' names no host", "name a group that has hosts"),
+        ("@gpu&n7", "'@gpu&n7' names no host", "name a group that has hosts"),
         ("@rack:left,n[1&2]", "'1&2' is not a number or a range", "write numbers and ranges"),
         ("@bad", "'[' is never closed", "write numbers and ranges"),
     ],
@@ -153,6 +155,15 @@ def test_host_lists_and_hostfiles_name_groups() -> None:
     assert [(entry.name, entry.slots, entry.user) for entry in entries] == [("a", 4, None), ("b", 4, None), ("c", None, "me")]
     with pytest.raises(UsageError, match="groups of hosts are not known here"):
         parse_host_list("@gpu")
+
+
+@pytest.mark.parametrize("name", ["+nfoo", "+n0", "a:4", "-oProxyCommand=x", "", "a b", "n[1-2]"])
+def test_a_group_has_names_of_hosts_only(name: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_host_list("x,@gpu", expand_group=lambda item: ["a", name])
+    assert raised.value.reference == "hostfile-name"
+    entries = parse_host_list("@gpu", expand_group=lambda item: ["a.b-c", "fe80::1"])
+    assert [entry.name for entry in entries] == ["a.b-c", "fe80::1"]
 
 
 def test_the_command_takes_groups_with_the_library_and_without(folder: Path, tmp_path: Path) -> None:

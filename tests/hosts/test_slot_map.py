@@ -79,6 +79,11 @@ def test_max_slots_and_elastic_slots() -> None:
     assert (result.nodes[0].max_slots, len(result.nodes[0].slots), result.elastic_slots) == (4, 2, False)
 
 
+def test_the_slots_of_a_map_are_bounded() -> None:
+    with pytest.raises(UsageError, match="more than the 1,048,576 slots allowed"):
+        applied(of_hosts("n[1-20]"), {"nodes": {"n[1-20]": {"slots": 65_536}}})
+
+
 def test_hosts_of_a_slot_map() -> None:
     data = {"nodes": {"b": {"slots": 2, "max_slots": 3}, "a[1-2]": {"gpus": "0-3"}, "c": {"slots": [{}, {}]}, "d": {}}}
     entries = hosts(data, "slots.yaml", placed(data))

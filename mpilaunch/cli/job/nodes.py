@@ -109,7 +109,9 @@ def _own_slots(nodes: Allocation, own: OwnHosts, of_file: bool) -> dict[int, int
         return {node.index: chosen[node.name] for node in nodes.nodes if node.name in chosen}
     if not (own.named or own.entries):
         return None
+    by_cores = {node.name for node in nodes.nodes if node.by_cores}
     slots: dict[str, int] = {}
     for entry in (*own.named, *own.entries):
-        slots[entry.name] = slots.get(entry.name, 0) + (1 if entry.slots is None else entry.slots)
+        unsaid = allocation.MAX_SLOTS if entry.name in by_cores else len(entry.gpus or ()) or nodes.defaults.per_node or 1
+        slots[entry.name] = slots.get(entry.name, 0) + (unsaid if entry.slots is None else entry.slots)
     return {node.index: slots[node.name] for node in nodes.nodes if node.name in slots}

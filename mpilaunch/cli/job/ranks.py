@@ -55,8 +55,9 @@ def map_job(
     mapping, cpu = policies
     nodes = select_nodes(inputs, settings, mapping, len(sections))
     own_slots = slots_of_programs(inputs, nodes, sections)
-    if mapping.cycle and not any(own_slots[1:]):
-        own_slots = [None] * len(own_slots)  # Hydra's -hosts and -f stand before the first program, and are for all
+    listed = inputs.hosts.listed is not None or settings["rankmap"] is not None
+    if (mapping.cycle or listed) and not any(own_slots[1:]):
+        own_slots = [None] * len(own_slots)  # hosts that stand before the first program, as Hydra's -hosts and -f, are for all
     if one_per_node:
         nodes = merge_slots(nodes)
         own_slots = [slots and dict.fromkeys(slots, 1) for slots in own_slots]
@@ -65,6 +66,11 @@ def map_job(
         nodes = nodes._replace(nodes=tuple(node._replace(name=inputs.machine.name) for node in nodes.nodes))
     alone = len(sections) == 1
     of_programs = [mapping] if alone else [placement_policies(placement_options(own))[0] for own in of_each]
+    if mapping.listed and not alone:  # the list has the ranks of all programs
+        if any(own_slots) or not all(policy.ranks for policy in of_programs):
+            message = "--rankmap, --rankfile and --map-by seq place the ranks of all programs together"
+            raise UsageError("option-conflict", message, hint="give each program -np, and none of them hosts of its own")
+        of_programs = [policy._replace(listed=mapping.listed, oversubscribe=mapping.oversubscribe) for policy in of_programs]
     if mapping.cycle and mapping.per_node and (alone or all(policy.ranks for policy in of_programs)):
         # Ranks go on to the next node after so many, those of all programs together.
         nodes, mapping = resize(nodes, mapping.per_node), mapping._replace(per_node=None)
@@ -140,7 +146,7 @@ def _restarts(settings: Settings, nodes: Allocation, mapping: MappingPolicy) -> 
 def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int, int] | None) -> Share:
     name = section.program[0]
     if policy.ranks is None and policy.per_node is None:
-        if slots is None:
+        if slots is None or max(slots.values(), default=0) >= allocation.MAX_SLOTS:
             message = f"program {number} ({name}): in a job of several programs, each needs a number of ranks"
             hint = "add -np to each program, or '--' before a program that has ':' among its arguments"
             raise UsageError("rank-count", message, hint=hint)

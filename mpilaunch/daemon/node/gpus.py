@@ -172,24 +172,24 @@ def _masked(gpus: list[Gpu], variable: str, environ: Mapping[str, str], notes: l
     if mask is None or not gpus:
         return gpus
     chosen: list[Gpu] = []
-    for entry in mask.split(","):
-        gpu = _named(gpus, entry.strip())
+    for entry in map(str.strip, mask.split(",")):
+        gpu = _named(gpus, entry)
         if gpu is None:
-            if entry.strip() not in ("", "-1", "none"):
-                notes.append("%s=%s: '%s' names no GPU here, the list ends before it" % (variable, mask, entry.strip()))
+            if entry not in ("", "-1", "none"):
+                notes.append("%s=%s: '%s' names no GPU here, the list ends before it" % (variable, mask, entry))
             return chosen
         if gpu in chosen:
-            notes.append("%s=%s: '%s' is there twice, so no GPU is visible" % (variable, mask, entry.strip()))
+            notes.append("%s=%s: '%s' is there twice, so no GPU is visible" % (variable, mask, entry))
             return []
         chosen.append(gpu)
     return chosen
 
 
 def _named(gpus: list[Gpu], entry: str) -> Gpu | None:
-    if entry.isdigit():
+    if entry.isdecimal() and len(entry) < 9:
         # A number means a whole GPU to CUDA: where instances are listed it would count other things.
-        countable = int(entry) < len(gpus) and not any(gpu.uuid.startswith("MIG-") for gpu in gpus)
-        return gpus[int(entry)] if countable else None
+        countable = not any(gpu.uuid.startswith("MIG-") for gpu in gpus)
+        return gpus[int(entry)] if countable and int(entry) < len(gpus) else None
     matches = [gpu for gpu in gpus if entry and gpu.uuid.lower().startswith(entry.lower())]
     return matches[0] if len(matches) == 1 else None
 

@@ -38,7 +38,8 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as opened:
         for name, data in files.items():
             opened.writestr(zipfile.ZipInfo(name), data)
-    return zlib.compress(archive.getvalue(), 9)
+    compressor = zlib.compressobj(9, memLevel=9)
+    return compressor.compress(archive.getvalue()) + compressor.flush()
 
 
 def compiled(sources: Mapping[str, bytes]) -> dict[str, bytes]:

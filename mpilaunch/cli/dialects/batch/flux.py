@@ -92,6 +92,8 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     each = whole(parts["tasks-per-node"], "--tasks-per-node") if "tasks-per-node" in parts else None
     if nodes and tasks and nodes > tasks:
         raise InvalidArgument(f"--nodes {nodes} is more than --ntasks {tasks}", "ask for no more nodes than ranks")
+    if tasks and each:
+        raise InvalidArgument("--ntasks and --tasks-per-node are not supported together", "give --nodes and --tasks-per-node")
     if nodes:
         result += Translation(("--nnodes", str(nodes))) + weak("--map-by", "node") + weak("--rank-by", "slot")
     if tasks is None and (nodes or each):

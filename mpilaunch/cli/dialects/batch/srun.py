@@ -84,7 +84,11 @@ def cpu_bind(text: str) -> Translation:
     first, _, rest = text.partition(",")
     if first in ("v", "verbose", "q", "quiet"):
         report = Translation(("--report-bindings",) if first.startswith("v") else ())
-        return report + (cpu_bind(rest) if rest else Translation())
+        return report + (_binding_of(rest) if rest else Translation())
+    return _binding_of(text)
+
+
+def _binding_of(text: str) -> Translation:
     kind, _, items = text.partition(":")
     if kind == "map_cpu" and items:
         lists = [

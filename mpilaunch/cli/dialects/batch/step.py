@@ -13,8 +13,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings, Translation, exports, weak, whole
+from mpilaunch.hosts.allocation import MAX_SLOTS
 from mpilaunch.hosts.hostfile import parse_host_list
-from mpilaunch.hosts.nodeset import Span, expand, fold
+from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, expand, fold
 from mpilaunch.hosts.schedulers.slurm import counts
 from mpilaunch.text import plural
 
@@ -77,6 +78,8 @@ def lay_out(hosts: Sequence[Host], request: Request) -> Layout:
         if missing := [name for name in request.listed[:tasks] if name not in place]:
             raise InvalidArgument(f"{missing[0]} is not one of the nodes: {','.join(place)}", "name nodes of the allocation")
         return _listed([*place], tasks, [place[name] for name in request.listed[:tasks]])
+    if tasks > MAX_SLOTS:
+        raise InvalidArgument(f"{tasks:,} tasks are more than the {MAX_SLOTS:,} allowed", "ask for fewer with --ntasks")
     kind, _, size = request.method.partition("=")
     if kind == "plane":
         return _listed([host.name for host in chosen], tasks, [task // int(size) % len(chosen) for task in range(tasks)])
@@ -156,10 +159,14 @@ def _names(text: str, flag: str, around: Surroundings) -> list[str]:
     """Return the hosts of a list, or of a file whose path has a slash; `host*2` is the host twice."""
     if "/" in text:
         text = ",".join(around.read_file(text, f"file of {flag}").split())
-    names = []
+    names: list[str] = []
     for item in Span.of(text, flag).split():
         match = re.fullmatch(r"(.*?)(?:\*([0-9]{1,5}))?", item.text, re.DOTALL)
-        names += expand(item.part(0, len(match[1]))) * int(match[2] or 1) if match else []
+        hosts = expand(item.part(0, len(match[1]))) if match else []
+        times = int(match[2] or 1) if match else 0
+        if len(names) + len(hosts) * times > MAX_ITEMS:
+            raise InvalidArgument(f"{flag} names more than {MAX_ITEMS:,} hosts", "name each host once for each of its tasks")
+        names += hosts * times
     return [name for name in names if name]
 
 

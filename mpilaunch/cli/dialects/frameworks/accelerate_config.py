@@ -96,11 +96,12 @@ def _of_text(path: str, text: str) -> Config:
     if str(data.get("fp16", "")).lower() == "true":
         values.setdefault("mixed_precision", "fp16")
     paradigm = _PARADIGMS[kind]
-    return Config(values, paradigm, tuple(data.get("deepspeed_config") or ()), tuple(unknown))
+    return Config(values, paradigm, tuple(map(str, data.get("deepspeed_config") or ())), tuple(unknown))
 
 
 def _section(section: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    for key, value in section.items():
+    for name, value in section.items():
+        key = str(name)
         if value is not None:
             yield key if key.startswith(prefix) else prefix + key, _text(value)
 

@@ -90,7 +90,7 @@ def _acting(name: str, value: str, read_file: ReadFile) -> Translation | None:
         return Translation(("--hostfile", value), weak=frozenset({"--hostfile"}))
     if name in AGENT.split():
         # A list of programs to try; users usually have the first.
-        return Translation(agent={"program": value.split(":")[0].strip(), "flags": ""})
+        return Translation(agent={"program": value.split(":")[0].strip() or "ssh", "flags": ""})
     if name in AGENT_ARGUMENTS.split():
         return Translation(agent={"arguments": value})
     if name == VARIABLES:
@@ -122,6 +122,7 @@ def tune(paths: str, read_file: ReadFile) -> Translation:
                 if not equals or not key:
                     message = f"{path}:{number}: '{text}' is neither 'key = value' nor an option"
                     raise InvalidArgument(message, "write -mca KEY VALUE")
+                _check_key(key, f"{path}:{number}")
                 result += parameter(key, value, read_file)
     return result
 
@@ -139,5 +140,12 @@ def _options_of(text: str, where: str, read_file: ReadFile) -> Translation:
             hint = "such a file may have -x NAME=VALUE and -mca KEY VALUE"
             raise InvalidArgument(f"{where}: '{flag}' is not allowed here", hint)
         name = words.pop(0)
+        _check_key(name, where)
         result += Translation(("--export", name)) if count == 1 else parameter(name, words.pop(0), read_file)
     return result
+
+
+def _check_key(key: str, where: str) -> None:
+    """Refuse a file of parameters that names others: it could name itself."""
+    if key == FILES:
+        raise InvalidArgument(f"{where}: '{key}' in a file is not supported", "name all files on the command line: --tune A,B")

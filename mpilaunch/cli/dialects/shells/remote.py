@@ -49,12 +49,17 @@ def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str]) -> Tra
     connect, limit = _seconds(parts["t"], "-t"), _seconds(parts.get("u", "0"), "-u")
     ssh = ["--ssh-option", f"ConnectTimeout={math.ceil(connect)}"]
     words += ["--agent", "local", "--wdir", "."] if "local" in parts else ssh
-    words += ["--timeout", f"{max(limit, _SHORTEST):g}"] if limit else []
+    words += ["--timeout", _plain(max(limit, _SHORTEST))] if limit else []
     result = Translation(tuple(words)) + weak("--forward", "none") + weak("--drain", "0")
     result += weak("--exit-code", "largest" if "S" in parts else "zero")
     if connect > START_TIMEOUT:
-        result += weak("--start-timeout", f"{connect + START_TIMEOUT:g}")
+        result += weak("--start-timeout", _plain(connect + START_TIMEOUT))
     return result + (Translation() if "N" in parts else weak("--tag", "{host}: "))
+
+
+def _plain(seconds: float) -> str:
+    """Return seconds as a time limit, without an exponent."""
+    return f"{seconds:.6f}".rstrip("0").rstrip(".")
 
 
 def _seconds(text: str, flag: str) -> float:
