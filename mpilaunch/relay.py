@@ -22,6 +22,18 @@ STDOUT, STDERR, CLOSED = 13, 14, 15
 """To the head: output, and the end of the channel as the JSON of a ChannelEnd."""
 
 
+async def connect(protocol: FrameProtocol, path: str) -> None:
+    """Connect to a Unix socket; raises OSError, BlockingIOError where its queue is full, which asyncio takes for connected."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.setblocking(False)
+        connection.connect(path)
+        await asyncio.get_running_loop().create_unix_connection(lambda: protocol, sock=connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
 class FrameProtocol(asyncio.Protocol):
     """One side of a connection; subclasses handle the frames. `max_data` is the bytes of data that a frame may have now."""
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -25,9 +26,10 @@ async def capture(argv: Sequence[str]) -> tuple[int, str, str]:
         await _exit_of(child)  # it may have closed its pipes before
         return child.wait(), output, errors
     except BaseException:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        # One that is blocked in the kernel ends later: the loop does not wait for it.
+        threading.Thread(target=child.wait, name=f"wait-{child.pid}", daemon=True).start()
         raise
     finally:
         os.close(child.stdout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch_agents.capture import capture, readable
+from tests.support.launching import living, wait_until
 
 
 def test_the_output_of_a_program_is_captured() -> None:
@@ -32,6 +34,29 @@ def test_a_program_that_closes_its_output_and_runs_on_holds_nothing() -> None:
     began = time.monotonic()
     asyncio.run(main())
     assert time.monotonic() - began < 30
+
+
+def test_a_program_that_cannot_be_killed_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = list[int]()
+
+    def refuse(pid: int, number: int) -> None:
+        killed.append(pid)
+        raise PermissionError
+
+    async def main() -> None:
+        running = asyncio.ensure_future(capture(["sleep", "60"]))
+        await asyncio.sleep(0.2)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "killpg", refuse)
+            running.cancel()
+            await asyncio.wait([running], timeout=5)
+        assert running.cancelled()
+
+    began = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - began < 30
+    os.killpg(killed[0], signal.SIGKILL)
+    wait_until(lambda: not living(killed[0]), "the thread has reaped it")
 
 
 def test_a_program_that_is_missing_is_named() -> None:

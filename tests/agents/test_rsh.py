@@ -255,6 +255,17 @@ def test_it_says_once_what_it_waits_for(tmp_path: Path, local: str) -> None:
     assert failed == "mpilaunch-rsh: h: Connection refused"
 
 
+def test_a_long_command_to_a_host_that_does_not_answer_ends_in_time(tmp_path: Path, local: str) -> None:
+    agent = f"{script(tmp_path / 'agent', '#!/bin/sh' + chr(10) + 'exec sleep 60')} {{host}} {{command}}"
+    env = {**os.environ, "MPILAUNCH_AGENT": agent, "MPILAUNCH_START_TIMEOUT": "1"}
+    code, _, err = run(local, "h", f"true {'x' * 100_000}", env=env)
+    assert code == 255 and "no answer within 1 s" in err
+
+
+def test_a_long_command_arrives_whole(local: str) -> None:
+    assert run(local, "h", f"echo {'x' * 100_000} | wc -c") == (0, "100001\n", "")
+
+
 def test_what_a_node_says_reaches_no_terminal_as_control_sequences(tmp_path: Path, local: str) -> None:
     text = "#!/bin/sh\nprintf 'Permission denied \\033]0;title\\007 \\342\\200\\256 \\377' >&2\nexit 1\n"
     agent = f"{script(tmp_path / 'agent', text)} {{host}} {{command}}"

@@ -170,6 +170,46 @@ def test_each_wait_for_a_head_ends(head: list[bytes], monkeypatch: pytest.Monkey
     assert f"process {os.getpid()}" in raised.value.message
 
 
+def test_a_stopped_head_is_silent_however_many_have_asked_it(folder: Path) -> None:
+    listening, entry = place.listen(RUN_ID)
+    asked = list[socket.socket]()
+    with listening, contextlib.ExitStack() as stack:
+        with contextlib.suppress(BlockingIOError), place.address(entry) as address:
+            while len(asked) < 1000:
+                asked.append(stack.enter_context(socket.socket(socket.AF_UNIX)))
+                asked[-1].setblocking(False)
+                asked[-1].connect(address)
+        assert len(asked) < 1000
+        (job,) = client.find_all()
+        assert job.about is None
+        with pytest.raises(LaunchError) as raised:
+            client.ask(job, "ranks")
+        assert raised.value.reference == "job-silent"
+
+
+def test_a_request_that_the_end_of_the_job_cuts_off_is_refused() -> None:
+    from mpilaunch.head.control import answers, connection
+
+    async def ranks(*_: object) -> dict[str, Any]:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        return await asyncio.shield(future)
+
+    async def main() -> bytes:
+        ours, theirs = socket.socketpair(socket.AF_UNIX)
+        serving: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: connection.ControlConnection(None, serving), ours)  # type: ignore[arg-type]
+        theirs.setblocking(False)
+        with theirs:
+            await loop.sock_sendall(theirs, frame(requests.REQUEST, {"request": "ranks"}))
+            return await asyncio.wait_for(loop.sock_recv(theirs, 1000), 20)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(answers.HANDLERS, "ranks", ranks)
+        assert asyncio.run(main()) == frame(REFUSED, {"error": "it has ended, or begins another attempt"})
+
+
 def test_a_refusal_is_reported(head: list[bytes]) -> None:
     head += [frame(ANSWER, ABOUT), frame(REFUSED, {"error": "no rank runs"})]
     with pytest.raises(LaunchError, match=r"^job 0123456789abcdef: no rank runs$"):

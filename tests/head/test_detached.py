@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
+import resource
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from mpilaunch.errors import UsageError
+from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.head.detached import place, segments
 from mpilaunch.head.detached.logout import is_ended
 from mpilaunch.head.detached.records import HEAD, NO_RANK, BrokenRecord, Decoder, Record, encode, whole
@@ -86,6 +90,33 @@ def test_new_output_is_followed_through_its_files(tmp_path: Path, monkeypatch: p
         assert texts(segments.read(opened, ended, lambda: None)) == expected
 
 
+def test_output_continues_whole_once_a_full_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "LARGEST", 300)
+    lines = [encode(1, 0, b"line %d %s" % (number, b"x" * 80)) for number in range(9)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with directory(tmp_path) as opened:
+        writer = segments.SegmentWriter(opened)
+        writer.write(lines[0])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150, hard))
+        try:
+            for _ in range(3):
+                with pytest.raises(OSError, match="File too large"):
+                    writer.write(lines[1])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        writer.write(lines[2])
+        writer.write(lines[3])
+        with monkeypatch.context() as full:
+            full.setattr(os, "open", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+            for _ in range(3):
+                with pytest.raises(OSError, match="full"):
+                    writer.write(lines[4])
+        for line in lines[5:]:
+            writer.write(line)
+        kept = texts(segments.read(opened, None, lambda: pytest.fail("none was dropped")))
+    assert [text.split()[1] for text in kept] == [b"0", b"2", b"3", b"5", b"6", b"7", b"8"]
+
+
 def test_words_of_mpilaunch_come_between_records_and_not_into_them(tmp_path: Path) -> None:
     with directory(tmp_path) as opened:
         writer, record = segments.SegmentWriter(opened), encode(1, 0, b"of a rank\n")
@@ -142,6 +173,17 @@ def test_what_is_no_job_is_passed_over(state: Path, text: str) -> None:
     folder = keep("1a00000000000000")
     (folder / place.JOB).write_text(text)
     assert place.read(str(folder)) is None and place.all_kept() == []
+
+
+def test_a_job_that_does_not_start_leaves_no_place(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpilaunch.head.detached import keeper
+
+    monkeypatch.setattr(keeper, "outline", lambda job: {**ABOUT, "id": "a" * 16})
+    monkeypatch.setattr(os, "fork", Mock(side_effect=BlockingIOError(errno.EAGAIN, "no")))
+    with pytest.raises(LaunchError) as raised:
+        keeper.detach(None, lambda: False)  # type: ignore[arg-type]
+    assert raised.value.reference == "start-process-limit" and place.all_kept() == []
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, keeper.RELAYED)
 
 
 def test_a_place_that_others_may_enter_is_refused(state: Path) -> None:

@@ -18,17 +18,19 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.agent import ChannelEnd
+from mpilaunch.agent import AgentOptions, ChannelEnd
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.nodes.bundle import local_command
 from mpilaunch.head.nodes.link import NodeLink, Replacement
 from mpilaunch.head.nodes.survey import IgnoreEvents
-from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES
+from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES, KeeperClient, KeeperConnection
+from mpilaunch.head.standby.record import Record
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER, RelayedChannel
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import GO, MARKER, STANDBY
 from mpilaunch.wire.session import Session
+from mpilaunch_agents.conformance import Recorder
 from tests.support import goldens
 from tests.support.hosts import Hosts
 from tests.support.launching import (
@@ -354,6 +356,45 @@ def test_a_stopped_keeper_delays_no_launch(place: Place) -> None:
         os.kill(keeper, signal.SIGCONT)
     assert (done.code, done.err, done.lines) == (0, b"", ["up"] * 4)
     assert place.started[2][0] != keeper
+
+
+def test_a_launch_on_many_nodes_is_not_cut_off(place: Place) -> None:
+    place.up()
+    (record,) = place.socket.parent.glob("keeper-*")
+    kept = Record(str(record), str(place.socket), secret_of(place))
+
+    async def main() -> list[object]:
+        taker = KeeperClient(AgentOptions(), [], b"")
+        taker._record = kept
+        nodes = [Node(number, f"other{number}", (), "ssh") for number in range(64)]
+        assert await asyncio.gather(*(taker.take(node, Recorder()) for node in nodes)) == [None] * 64
+        assert taker._record is kept  # none was refused, so that it would be asked for more
+        connections = [KeeperConnection(kept) for _ in range(64)]
+        ends = await asyncio.gather(*(one.connect() for one in connections), return_exceptions=True)
+        for one in connections:
+            one.abort()
+        return [type(end) for end in ends if end is not None]
+
+    # Without a limit, connections are cut: the keeper admits so many that have not proved themselves.
+    assert set(asyncio.run(main())) <= {ConnectionAbortedError}
+
+
+def test_a_keeper_that_does_not_answer_is_not_forgotten(place: Place) -> None:
+    keeper = place.up()
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(1000):
+                    client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                    client.setblocking(False)
+                    client.connect(os.fspath(place.socket))
+            with launching("down", env=place.env) as process:
+                done = finish(process)
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    assert done.code == 1 and b"error[standby-failed]: the process at " in done.err
+    assert place.socket.exists() and [*place.socket.parent.glob("keeper-*")]
 
 
 def test_of_two_keepers_started_at_once_one_remains(place: Place) -> None:

@@ -94,7 +94,7 @@ class Relay:
         self.kinds = {out: STDOUT, err: STDERR}
         self.stdin: int | None = write_end
         os.set_blocking(write_end, False)
-        self.received, self.unwritten, self.eof = b"", b"", False
+        self.received, self.unwritten, self.eof = bytearray(), bytearray(), False
 
     def run(self, secret: str) -> None:
         """Relay until the daemon has ended, and send its exit code."""
@@ -179,18 +179,18 @@ class Relay:
                 return
             self.unwritten += self.received[5:end]
             self.eof = self.eof or end == 5
-            self.received = self.received[end:]
+            del self.received[:end]
             self.write()
 
     def write(self) -> None:
         """Write to the daemon's stdin without blocking; close it after the last byte."""
         try:
             if self.unwritten and self.stdin is not None:
-                self.unwritten = self.unwritten[os.write(self.stdin, self.unwritten) :]
+                del self.unwritten[: os.write(self.stdin, self.unwritten)]
         except BlockingIOError:
             return
         except OSError:
-            self.eof, self.unwritten = True, b""
+            self.eof, self.unwritten = True, bytearray()
         if self.eof and not self.unwritten and self.stdin is not None:
             os.close(self.stdin)
             self.stdin = None
@@ -209,7 +209,7 @@ class Relay:
 
     def disconnected(self) -> None:
         """Close the daemon's stdin after the loss of the head; the daemon then ends its ranks."""
-        self.wire, self.unwritten, self.eof = None, b"", True
+        self.wire, self.unwritten, self.eof = None, bytearray(), True
         self.write()
 
 

@@ -231,11 +231,13 @@ class _CallbackChannel:
 
     def pause_reading(self) -> None:
         if self._connection is not None and not self._ended:
-            self._connection.pause_reading()
+            with suppress(AttributeError):  # Python 3.10's transport of a TLS connection that is lost
+                self._connection.pause_reading()
 
     def resume_reading(self) -> None:
         if self._connection is not None and not self._ended:
-            self._connection.resume_reading()
+            with suppress(AttributeError):
+                self._connection.resume_reading()
 
     def abort(self) -> None:
         for channel in (self._connection, self._inner):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class Remote:
         self._pid, self._stdin, stdout, stderr = _spawn(argv)
         self._streams = {stdout: self.stdout, stderr: self.stderr}
         self._wakeup_fd = wakeup_fd
+        self._unsent = bytearray()
+        os.set_blocking(self._stdin, False)
         self._poll = select.poll()
         for descriptor in (stdout, stderr, wakeup_fd):
             self._poll.register(descriptor, select.POLLIN)
@@ -103,8 +106,21 @@ class Remote:
         return (self.stderr.preamble.strip() or self.stdout.preamble.strip()).decode("utf-8", "replace")
 
     def send(self, data: bytes) -> None:
-        """Write to the script's stdin."""
-        write(self._stdin, data)
+        """Write to the script's stdin; `run` writes what it does not take now."""
+        self._unsent += data
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self._stdin, self._unsent)]
+        except BlockingIOError:
+            self._poll.register(self._stdin, select.POLLOUT)
+            return
+        except OSError:  # its reader has gone
+            self._unsent.clear()
+        with suppress(KeyError):
+            self._poll.unregister(self._stdin)
 
     def run(self, left: Callable[[], float | None]) -> int | None:
         """Relay output until the process has ended; return its exit code, None when the time is up first.
@@ -117,6 +133,9 @@ class Remote:
             if seconds is not None and seconds <= 0:
                 return None
             for descriptor, _ in self._poll.poll(None if seconds is None else seconds * 1000 + 1):
+                if descriptor == self._stdin:
+                    self._write()
+                    continue
                 data = os.read(descriptor, 1 << 16)
                 if descriptor == self._wakeup_fd:
                     continue

@@ -13,7 +13,7 @@ from mpilaunch.head.control import place, requests
 from mpilaunch.head.control.requests import ANSWER, REFUSED, REQUEST, BadMessage
 from mpilaunch.head.tasks import run, settle
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.relay import FrameProtocol
+from mpilaunch.relay import FrameProtocol, connect
 
 ANSWER_SECONDS = 5.0
 """Seconds in which a head must answer; it may have to ask its nodes, which have three."""
@@ -159,8 +159,12 @@ async def _frame_of(entry: place.Entry, request: dict[str, Any], seconds: float 
     Raises OSError, asyncio.TimeoutError.
     """
     async with timeout(seconds):
+        asking = Asking()
         with place.address(entry) as address:
-            _, asking = await asyncio.get_running_loop().create_unix_connection(Asking, address)
+            try:
+                await connect(asking, address)
+            except BlockingIOError:
+                raise asyncio.TimeoutError from None  # its queue is full: it does not take connections from it
         try:
             _, user, _ = asking.peer_credentials
             if user != os.geteuid():

@@ -59,6 +59,9 @@ class ControlConnection(FrameProtocol):
             answer = await answers.HANDLERS[message["request"]](self._subject, self._peer, message)
         except (BadMessage, answers.Refused) as error:
             self._send(REFUSED, {"error": str(error)})
+        except asyncio.CancelledError:
+            self._send(REFUSED, {"error": "it has ended, or begins another attempt"})
+            raise
         else:
             self._send(ANSWER, answer)
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from mpilaunch.errors import ExitCode
+from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.detached import place
 from mpilaunch.head.detached.records import NO_RANK, encode
 from mpilaunch.head.detached.segments import SegmentWriter
+from mpilaunch.head.os_limits import process_limit_reached
 from mpilaunch.job.plan import outline
 
 if TYPE_CHECKING:
@@ -49,15 +50,19 @@ def detach(job: JobSpec, has_started: Callable[[], bool]) -> int | None:
     with place.new({**outline(job), "began": time.time()}) as (_, directory):
         ended, tells = os.pipe()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)  # until each process is ready for them
-        keeper = os.fork()
+        keeper = _fork()
         if keeper:
             os.close(tells)
             return _await_start(keeper, ended, mask, has_started)
         os.close(ended)
         os.setsid()
-        lock = place.hold(directory)
-        records, text = os.pipe(), os.pipe()
-        head = os.fork()
+        try:
+            lock = place.hold(directory)
+            records, text = os.pipe(), os.pipe()
+            head = _fork()
+        except (OSError, LaunchError) as error:  # which this process tells
+            os.write(tells, bytes([getattr(error, "exit_code", ExitCode.USAGE)]))
+            raise
         if head:
             os.close(records[1])
             os.close(text[1])
@@ -72,6 +77,13 @@ def detach(job: JobSpec, has_started: Callable[[], bool]) -> int | None:
     os.close(text[1])
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return None
+
+
+def _fork() -> int:
+    try:
+        return os.fork()
+    except OSError as error:
+        raise process_limit_reached("no process") from error
 
 
 def _await_start(keeper: int, ended: int, mask: Collection[int], has_started: Callable[[], bool]) -> int:

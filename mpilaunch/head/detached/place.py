@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from mpilaunch.errors import UsageError
+from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.head import safe_files
 from mpilaunch.wire.messages import having, listed, maybe, seconds, text, whole
 
@@ -90,6 +90,9 @@ def new(about: dict[str, Any]) -> Iterator[tuple[str, int]]:
     except OSError as error:
         hint = safe_files.hint_of(error) or "XDG_STATE_HOME names another place"
         raise UsageError("detach-place", f"--detach: {folder}: {error.strerror or error}", hint=hint) from error
+    except LaunchError:  # it does not start
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def write(directory: int, name: str, value: dict[str, Any]) -> None:

@@ -44,15 +44,20 @@ class SegmentWriter:
         """Write whole records."""
         if self._file < 0 or self._size + len(records) > LARGEST:
             self._begin()
-        write_all(self._file, records)
+        try:
+            write_all(self._file, records)
+        except OSError:  # a part of a record would spoil those that are written once there is room again
+            os.ftruncate(self._file, self._size)
+            os.lseek(self._file, self._size, os.SEEK_SET)
+            raise
         self._size += len(records)
 
     def _begin(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        begun = os.open(_name(self._number + 1), flags, 0o600, dir_fd=self._directory)
         if self._file >= 0:
             os.close(self._file)
-        self._number, self._size = self._number + 1, 0
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._file = os.open(_name(self._number), flags, 0o600, dir_fd=self._directory)
+        self._file, self._number, self._size = begun, self._number + 1, 0
         if self._number > MOST:
             os.unlink(_name(self._number - MOST), dir_fd=self._directory)
 

@@ -50,7 +50,8 @@ class Looks:
         self._daemons, self._ranks, self._state, self._silence = daemons, ranks, state, silence
         self.backtraces = Backtraces(daemons, ranks)
         self._unanswered: Counter[int] = Counter()
-        self._awaited: set[int] = set()
+        self._awaited: Counter[int] = Counter()
+        self._nccl_asked = False
         self._observed: dict[int, Observed] = {}
         self._stacks: dict[int, list[Process]] = {}
         self._nccl = ""
@@ -60,16 +61,23 @@ class Looks:
     def begin(self, *, ask_nccl: bool = False) -> asyncio.Future[Seen]:
         """Ask the nodes, and NCCL on one of them; return what they will have told, LONGEST_LOOK later at the latest."""
         if self._seen is not None and not self._seen.done():
+            if ask_nccl and not self._nccl_asked:
+                self._nccl_asked = True
+                self._ask(min(self._awaited), nccl=True)
             return self._seen
         loop = asyncio.get_running_loop()
         self._seen, self._observed, self._stacks, self._nccl = loop.create_future(), {}, {}, ""
-        self._awaited = {index for index in self._daemons.links if self._living(index)}
-        first = min(self._awaited, default=None)  # NCCL in any rank reports on all
-        for index in self._awaited:
-            self._unanswered[index] += 1
-            self._daemons.links[index].send({"type": "observe", "nccl": ask_nccl and index == first})
+        self._awaited, self._nccl_asked = Counter(), ask_nccl
+        living = [index for index in self._daemons.links if self._living(index)]
+        for index in living:  # NCCL in any rank reports on all
+            self._ask(index, nccl=ask_nccl and index == min(living))
         self._timer = loop.call_later(LONGEST_LOOK if self._awaited else 0.0, self._end)
         return self._seen
+
+    def _ask(self, index: int, *, nccl: bool) -> None:
+        self._unanswered[index] += 1
+        self._awaited[index] += 1
+        self._daemons.links[index].send({"type": "observe", "nccl": nccl})
 
     def quiet(self) -> float:
         """Return the seconds since the last output of a rank that runs, or since its start; 0 where none runs."""
@@ -114,7 +122,8 @@ class Looks:
                 where = (place_of(read), all(process.steady for process in read[:1]), rank in fenced)
                 self._observed[rank] = Observed(rank, state, cpus, wait, silent, pid, processes, seconds, memory, *where)
         self._nccl = self._nccl or message.get("nccl", "")
-        self._awaited.discard(index)
+        self._awaited[index] -= 1
+        self._awaited = +self._awaited
         if not self._awaited:
             self._end()
 
@@ -125,6 +134,6 @@ class Looks:
         if self._timer is not None:
             self._timer.cancel()
         unknown = [rank for index in self._awaited for rank in self._living(index)]
-        self._awaited = set()
+        self._awaited = Counter()
         if self._seen is not None:
             settle(self._seen, Seen(list(self._observed.values()), unknown, self._stacks, self._nccl))

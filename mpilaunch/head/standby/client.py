@@ -20,7 +20,7 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.head.standby.record import Record, read_records, remove_record
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.relay import RequestChannel
+from mpilaunch.relay import RequestChannel, connect
 from mpilaunch.wire.challenge import Caller
 
 TAKE, DOWN, LIST = 1, 2, 3
@@ -37,6 +37,8 @@ CONFIGURED_BY = ("~/.ssh/config", "~/.kube/config")
 """Files that decide it too, besides those in KUBECONFIG."""
 TAKE_PATIENCE = 5.0
 """Seconds in which the keeper must answer: a little longer than it waits for a daemon that is starting."""
+MOST_CONNECTING = 16
+"""Connections of a launch that have not proved themselves: the keeper cuts the oldest where too many have not."""
 DOWN_PATIENCE = 15.0
 """Seconds in which the keeper must end its standby daemons."""
 
@@ -58,13 +60,17 @@ class KeeperConnection(RequestChannel):
         self.ended: asyncio.Future[None] = loop.create_future()
 
     async def connect(self) -> None:
-        """Connect and prove; raises OSError or asyncio.TimeoutError when no keeper is there, or it does not prove itself."""
-        await asyncio.get_running_loop().create_unix_connection(lambda: self, self._socket)
+        """Connect and prove.
+
+        Raises FileNotFoundError or ConnectionRefusedError where no keeper is there; ConnectionAbortedError where it cuts the
+        connection or does not prove itself, another OSError or asyncio.TimeoutError where it does not respond.
+        """
+        await connect(self, self._socket)
         self.pid, user, _ = self.peer_credentials
         try:
             async with timeout(TAKE_PATIENCE):
                 if user != os.geteuid() or not await self._proved:
-                    raise ConnectionRefusedError("another process than this user's keeper answers")
+                    raise ConnectionAbortedError("no keeper of this user, or one that is busy")
         except BaseException:
             self.transport.abort()
             raise
@@ -117,6 +123,7 @@ class KeeperClient:
 
     def __init__(self, options: AgentOptions, command: Sequence[str], bundle: bytes) -> None:
         self._record = next((record for record in read_records() if os.path.exists(record.socket)), None)
+        self._connecting = asyncio.Semaphore(MOST_CONNECTING)
         self._common = "" if self._record is None else common_request(options, command, bundle)
 
     async def take(self, node: Node, events: ChannelEvents) -> RequestChannel | None:
@@ -125,9 +132,12 @@ class KeeperClient:
             return None
         try:
             channel = KeeperConnection(self._record, events)
-            await channel.connect()
+            async with self._connecting:
+                await channel.connect()
             async with timeout(TAKE_PATIENCE):
                 answer, _ = await channel.request(TAKE, request_for(node, self._common))
+        except ConnectionAbortedError:
+            return None  # this connection was cut: the next node may have another
         except (OSError, asyncio.TimeoutError):
             self._record = None
             return None
@@ -184,11 +194,12 @@ async def _take_down(record: Record) -> list[str] | None:
         answering = asyncio.ensure_future(connection.request(DOWN, b""))
         async with timeout(DOWN_PATIENCE):
             await connection.ended
-    except asyncio.TimeoutError:
-        message = f"process {connection.pid}, which keeps the daemons, does not answer"
-        raise LaunchError("standby-failed", message, hint=f"end it: kill -9 {connection.pid}; its daemons go too") from None
-    except OSError:
+    except (FileNotFoundError, ConnectionRefusedError):
         remove_record(record)  # its keeper was killed
         return None
+    except (OSError, asyncio.TimeoutError):
+        keeper = f"process {connection.pid}" if connection.pid else f"the process at {record.socket}"
+        hint = f"end it: kill -9 {connection.pid or '$(fuser ' + record.socket + ')'}; its daemons go too"
+        raise LaunchError("standby-failed", f"{keeper}, which keeps the daemons, does not answer", hint=hint) from None
     answer, names = await answering
     return [str(name) for name in json.loads(names)] if answer == YES else None

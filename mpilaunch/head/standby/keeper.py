@@ -335,7 +335,7 @@ class StandbyConnection(FrameProtocol):
         self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.transport.abort)
         self._keeper.unproved.append(self)
         if len(self._keeper.unproved) > MOST_UNPROVED:
-            self._keeper.unproved[0].transport.abort()
+            self._keeper.unproved.pop(0).transport.abort()
         self.send_frame(NONCE, self._listener.nonce)
 
     def _decided(self) -> None:
