@@ -121,7 +121,7 @@ def _wait(process: subprocess.Popen[bytes], stdin: bytes | None) -> tuple[str, s
         except BaseException:
             process.terminate()
             try:
-                process.wait()
+                process.communicate()  # what it still writes must not hold it up
             except BaseException:
                 process.terminate()
                 raise

@@ -201,7 +201,7 @@ class Daemon:
     def _signal(self, message: dict[str, Any]) -> None:
         number = message["signal"]
         if message.get("caught"):
-            reaper.signal_catchers(number)
+            self._processes.signal_catchers(number, bool(message.get("again")))
             return
         if "ranks" in message:
             self._processes.signal(number, message["ranks"])

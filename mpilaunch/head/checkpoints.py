@@ -1,8 +1,8 @@
 """Checkpoints (`--checkpoint-interval`, SIGTERM): signals every rank to save, and numbers a set when all ranks have saved.
 
 A rank reports that it has saved only by a mark file in the set's directory (`mpilaunch.job.checkpoints`). One request is under
-way at a time, since a second one would mix two states in one set. A set that is incomplete when the next is due is started
-again: the signal goes only to processes that handle it, and a rank may not have been ready.
+way at a time, since a second one would mix two states in one set: a mark does not tell for which request it is. When the next
+is due and the set is incomplete, the signal goes only to processes that had no handler for it before.
 
 Loading a checkpoint can run code (a pickle is a program), so ranks are never given a set that another user may have planted.
 """
@@ -85,7 +85,7 @@ class Checkpoints:
             self._check_marks()
             if time.monotonic() >= due:
                 due += interval * (1 + (time.monotonic() - due) // interval)
-                self._request(anew=True)
+                self._request()
 
     async def _save_last(self, then: Callable[[], None]) -> None:
         deadline = time.monotonic() + self._grace
@@ -97,18 +97,19 @@ class Checkpoints:
             self._report_missing()
         then()
 
-    def _request(self, *, anew: bool = False) -> None:
-        """Ask every rank to save, unless a request is under way; with `anew`, discard that one and start the set again."""
+    def _request(self) -> None:
+        """Ask every rank to save; while a request is under way, only those that it has not reached."""
         self._check_marks()
-        if self._asked_at is not None:
+        again = self._asked_at is not None
+        if again:
             self._report_missing()
-            if not anew:
-                return
+        else:
             self._remove_marks()
-        self._asked_at = time.monotonic()
-        self._send({"type": "signal", "signal": self._signal, "caught": True})
+            self._asked_at = time.monotonic()
+        self._send({"type": "signal", "signal": self._signal, "caught": True, "again": again})
 
     def _remove_marks(self) -> None:
+        """Remove what ranks have left without a request."""
         saved = set(self._ranks) - set(self._missing())
         with suppress(OSError), safe_files.directory(self._directory) as directory:
             for rank in saved:
@@ -135,7 +136,8 @@ class Checkpoints:
         missing = self._missing()
         if missing != self._reported:
             self._reported = missing
-            self._say(f"the last checkpoint is not whole: no mark of ranks {fold_numbers(missing)} in {self._directory}")
+            where = f"no mark of ranks {fold_numbers(missing)} in {self._directory}"
+            self._say(f"the last checkpoint is not whole: {where}; the next one is asked for when it is")
 
     def _missing(self) -> list[int]:
         try:
@@ -166,18 +168,24 @@ def find_newest_set(prefix: str) -> str | None:
     """Return the path of the newest complete set in the prefix, or None; raises OSError for one that cannot be trusted."""
     try:
         with safe_files.directory(prefix, parents=True) as folder:
-            name = checkpoints.newest(os.listdir(folder))
+            names = checkpoints.newest_first(os.listdir(folder))
     except FileNotFoundError:
         return None
-    if name is None:
-        return None
-    path = os.path.join(prefix, name)
+    for name in names:
+        path = os.path.join(prefix, name)
+        if os.path.isdir(path) and _has_marks(name, path):
+            return path
+    return None
+
+
+def _has_marks(name: str, path: str) -> bool:
+    """Return whether a directory is a set, which has marks; raises OSError for one that cannot be trusted."""
     with safe_files.directory(path, parents=True) as directory:
-        status = os.fstat(directory)
+        status, files = os.fstat(directory), os.listdir(directory)
     # Whoever owns the directory wrote the set. The modes of the prefix do not tell: an access control list can admit others.
     if trust.is_foreign(status):
         hint = "remove it if it is not yours, or copy it to make it yours"
         raise safe_files.UnsafePath(f"the set {name} belongs to {trust.owner_of(status)}", hint)
     if trust.is_public(status):
         raise safe_files.UnsafePath(f"every user may write into the set {name}", f"check the set, then: chmod o-w {path}")
-    return path
+    return any(map(checkpoints.is_mark, files))

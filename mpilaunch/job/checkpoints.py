@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable
 
-_NUMBERED = re.compile("[0-9]{6,12}", re.ASCII)
+_NUMBERED = re.compile("[0-9]{6,255}", re.ASCII)
 _MARK = re.compile(r"rank-([0-9]{1,9})\.saved", re.ASCII)
 
 
@@ -20,20 +20,24 @@ def unfinished(prefix: str, job_id: str) -> str:
     return os.path.join(prefix, f"unfinished-{job_id}")
 
 
-def newest(names: Iterable[str]) -> str | None:
-    """Return the newest complete set among the names in the prefix, or None."""
-    return max((name for name in names if _NUMBERED.fullmatch(name)), key=int, default=None)
+def newest_first(names: Iterable[str]) -> list[str]:
+    """Return the names in the prefix that sets may have, the highest number first; only a directory with marks is a set."""
+    return sorted((name for name in names if _NUMBERED.fullmatch(name)), key=int, reverse=True)
 
 
 def next_name(names: Iterable[str]) -> str:
     """Return the name of the set after the newest one."""
-    last = newest(names)
-    return f"{int(last) + 1 if last else 1:06}"
+    return f"{max(map(int, newest_first(names)), default=0) + 1:06}"
 
 
 def mark_name(rank: int) -> str:
     """Return the name of the file that a rank creates when it has saved."""
     return f"rank-{rank}.saved"
+
+
+def is_mark(name: str) -> bool:
+    """Return whether a file is the mark of a rank."""
+    return _MARK.fullmatch(name) is not None
 
 
 def missing_ranks(names: Iterable[str], ranks: Iterable[int]) -> list[int]:

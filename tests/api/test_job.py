@@ -89,7 +89,7 @@ CALLER = """
 import sys
 from mpilaunch.api import run
 try:
-    run(["sh", "-c", "touch up.$RANK; exec sleep 60"], np=2)
+    run(["sh", "-c", "touch up.$RANK; while sleep 0.01; do printf %0100000d 0; done"], np=2, capture_output=True)
 finally:
     print("ended", flush=True)
 """

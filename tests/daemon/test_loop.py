@@ -283,13 +283,18 @@ def test_a_sigterm_is_told_of_ranks_whose_leftovers_stay(daemon: WireToDaemon, t
 def test_a_sigterm_to_independent_processes_is_their_own_affair(daemon: WireToDaemon, tmp_path: Path, shared: bool) -> None:
     daemon.run(*stay(tmp_path), ranks=2, sweep=False, independent=True)
     ranks = rank_pids(tmp_path, 2)
-    for one in (ranks[0], children(daemon.process.pid)[0]):
+    node = children(daemon.process.pid)[0]
+    if shared:
+        os.kill(node, signal.SIGSTOP)  # it learns of the signals and of what the head does at the same time
+    for one in (ranks[0], node):
         os.kill(one, signal.SIGTERM)
     if not shared:
         end = daemon.until("exited")
         assert (end["signal"], end["stopped"]) == (signal.SIGTERM, False)
     wait_until(lambda: not living(ranks[0]), "it is gone")
     daemon.send("stop", steps=[[signal.SIGTERM, 0.5]], shared=True)
+    if shared:
+        os.kill(node, signal.SIGCONT)
     daemon.until("finished")
     ends = [(end["signal"], end["stopped"]) for end in daemon.messages if end["type"] == "exited"]
     # The signal that all processes may have got comes only once.

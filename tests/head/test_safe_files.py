@@ -380,9 +380,16 @@ def test_checkpoints_in_a_directory_of_everybody_are_refused(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+def checkpoint_set(prefix: Path) -> Path:
+    """Make a set, which has a mark."""
+    (prefix / "000001").mkdir(parents=True)
+    (prefix / "000001" / "rank-0.saved").touch()
+    return prefix / "000001"
+
+
 @pytest.mark.testbed
 def test_ranks_are_given_no_set_of_another_user(sticky: Path) -> None:
-    (sticky / "000001").mkdir()
+    checkpoint_set(sticky)
     assert find_newest_set(str(sticky)) == f"{sticky}/000001"
     (sticky / "000002").mkdir()
     os.chown(sticky / "000002", USER, USER)
@@ -410,15 +417,14 @@ def test_a_planted_set_is_refused_however_it_came_there(sticky: Path, tmp_path: 
 
 
 def test_a_set_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "000001").mkdir()
-    (tmp_path / "000001").chmod(STICKY)
+    checkpoint_set(tmp_path).chmod(STICKY)
     with pytest.raises(safe_files.UnsafePath, match="every user may write into the set 000001"):
         find_newest_set(str(tmp_path))
 
 
 @pytest.mark.testbed
 def test_no_link_of_another_user_and_no_open_parent_leads_to_a_set(sticky: Path, tmp_path: Path) -> None:
-    (tmp_path / "sets" / "000001").mkdir(parents=True)
+    checkpoint_set(tmp_path / "sets")
     (sticky / "sets").symlink_to(tmp_path / "sets")
     assert find_newest_set(str(sticky / "sets")) == f"{sticky}/sets/000001"
     os.lchown(sticky / "sets", USER, USER)
@@ -429,7 +435,7 @@ def test_no_link_of_another_user_and_no_open_parent_leads_to_a_set(sticky: Path,
     with pytest.raises(safe_files.UnsafePath, match="'000002' is a link that belongs to"):
         find_newest_set(str(tmp_path / "sets"))
     with shared_directory(OPEN) as shared:
-        (shared / "sets" / "000001").mkdir(parents=True)
+        checkpoint_set(shared / "sets")
         with pytest.raises(safe_files.UnsafePath, match="no sticky bit"):
             find_newest_set(str(shared / "sets"))
 
@@ -437,7 +443,7 @@ def test_no_link_of_another_user_and_no_open_parent_leads_to_a_set(sticky: Path,
 @pytest.mark.testbed
 def test_sets_below_the_directory_of_another_user_or_group_are_used(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
-    (scratch / "sets" / "000001").mkdir(parents=True)
+    checkpoint_set(scratch / "sets")
     for path in (scratch, scratch / "sets"):
         os.chown(path, USER, OTHER)
         path.chmod(0o2775)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.head.checkpoints import number_set
-from mpilaunch.job.checkpoints import missing_ranks, newest, next_name, unfinished
+from mpilaunch.job.checkpoints import missing_ranks, newest_first, next_name, unfinished
 from tests.support.launching import Launched, finish, launch, launching, script, sh, wait_until
 from tests.support.paths import ROOT
 
@@ -22,10 +22,11 @@ PROGRAM = str(ROOT / "examples" / "save_on_signal.py")
 
 
 def test_the_newest_set_is_the_one_with_the_highest_number() -> None:
-    assert newest([]) is None
-    assert newest(["unfinished-00c0ffee00c0ffee", "x", "00001", "000001.part"]) is None
-    assert newest(["000009", "000010", "unfinished-00c0ffee00c0ffee"]) == "000010"
-    assert newest(["999999", "1000000"]) == "1000000"
+    assert newest_first([]) == []
+    assert newest_first(["unfinished-00c0ffee00c0ffee", "x", "00001", "000001.part"]) == []
+    assert newest_first(["000009", "000010", "unfinished-00c0ffee00c0ffee"]) == ["000010", "000009"]
+    assert newest_first(["999999", "1000000"]) == ["1000000", "999999"]
+    assert next_name(["999999999999"]) == "1000000000000" and next_name(["1000000000000"]) == "1000000000001"
     assert (next_name([]), next_name(["000041"]), next_name(["999999"])) == ("000001", "000042", "1000000")
     assert unfinished("/p", "00c0ffee00c0ffee") == "/p/unfinished-00c0ffee00c0ffee"
 
@@ -118,6 +119,9 @@ def test_before_a_scheduler_ends_the_job_the_ranks_save(tmp_path: Path) -> None:
 
 def test_a_rank_that_does_not_save_is_named_and_its_set_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "000007").mkdir()
+    (tmp_path / "000007" / "rank-0.saved").touch()
+    (tmp_path / "20240131").mkdir()  # of the user: no set, as no rank has left a mark there
+    (tmp_path / "20240201").touch()
     program = script(
         tmp_path / "program",
         "#!/bin/sh\n"
@@ -129,9 +133,9 @@ def test_a_rank_that_does_not_save_is_named_and_its_set_does_not_count(tmp_path:
     assert checked(done, 0).splitlines() == [f"from {tmp_path}/000007"] * 3
     assert re.search("the last checkpoint is not whole: no mark of ranks 1 in .*unfinished-", done.words)
     assert done.words.count("no mark of ranks 1 in") == 1
-    # Each time that a set is due, all are asked anew.
-    assert [done.words.count(f"{rank} saves\n") >= 2 for rank in range(3)] == [True] * 3
-    assert sets(tmp_path) == ["000007"]
+    # A rank that has been asked may still save: a second request would mix two states.
+    assert [done.words.count(f"{rank} saves\n") for rank in range(3)] == [1] * 3
+    assert sets(tmp_path) == ["000007", "20240131", "20240201"]
     assert sorted(path.name for path in tmp_path.glob("unfinished-*/*")) == ["rank-0.saved", "rank-2.saved"]
 
 
@@ -143,6 +147,41 @@ def test_a_rank_that_does_not_take_the_signal_lives_on(tmp_path: Path) -> None:
     assert {"0 ends", "1 ends"} <= set(done.lines)
     assert "rank 1 has saved step" in done.out.decode()
     assert "no mark of ranks 0 in" in done.words and sets(tmp_path) == []
+
+
+SLOW = """
+import os, signal, sys, time
+due = []
+signal.signal(signal.SIGUSR1, lambda *_: due.append(1))
+rank, step = os.environ["RANK"], 0
+print("begins", flush=True)
+while step < 40:
+    time.sleep(0.1)
+    step += 1
+    if due:
+        due.clear()
+        time.sleep(2.0 if rank == "1" else 0.0)
+        folder = os.environ["MPILAUNCH_CHECKPOINT_DIR"]
+        open(f"{folder}/state-{rank}", "w").write(str(step))
+        open(f"{folder}/rank-{rank}.saved", "w").close()
+"""
+
+
+def test_a_save_that_takes_longer_than_the_interval_mixes_no_states(tmp_path: Path) -> None:
+    words = ("-np", "2", "--checkpoint-prefix", tmp_path, "--checkpoint-interval", "1", sys.executable, "-c", SLOW)
+    assert checked(launch(*words), 0)
+    assert sets(tmp_path)
+    for name in sets(tmp_path):
+        files = sorted(path.name for path in (tmp_path / name).iterdir())
+        assert files == ["rank-0.saved", "rank-1.saved", "state-0", "state-1"]
+
+
+def test_a_rank_that_was_not_ready_is_asked_again(tmp_path: Path) -> None:
+    slow = SLOW.replace("due = []", "due = []; time.sleep(1.5 if os.environ['RANK'] == '1' else 0)").replace("2.0", "0.0")
+    words = ("-np", "2", "--checkpoint-prefix", tmp_path, "--checkpoint-interval", "1", sys.executable, "-c", slow)
+    done = launch(*words)
+    assert done.code == 0 and "no mark of ranks 1 in" in done.words
+    assert "000001" in sets(tmp_path)
 
 
 @pytest.mark.parametrize("ends", ["by the same signal", "well"])

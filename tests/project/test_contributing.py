@@ -15,7 +15,7 @@ SECTIONS = re.split(r"\n\*\*", (ROOT / "CONTRIBUTING.md").read_text(encoding="ut
 KINDS = {
     "The command line of another launcher": ("mpilaunch.cli.dialects", dialects.MODULES.values()),
     "The variables of a framework": ("mpilaunch.job.environment.contracts", ("horovod", "jax", "tensorflow", "torch")),
-    "An agent": ("mpilaunch_agents", ("kubectl", "local", "openssh")),
+    "An agent": ("mpilaunch_agents", ("command", "local", "openssh")),
     "A verb": ("mpilaunch.cli.verbs", verbs.NAMES),
 }
 """Heading -> the package, and modules that were added in this way."""

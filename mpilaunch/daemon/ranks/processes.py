@@ -54,6 +54,7 @@ class Processes:
         self._steps: list[list[float]] = []
         self._aborts: dict[int, tuple[int, float]] = {}
         self._observations: Observations | None = None
+        self._reached: set[int] = set()
 
     @property
     def stopped(self) -> bool:
@@ -70,6 +71,12 @@ class Processes:
         for pid, rank in self.ranks.items():
             if chosen is None or rank in chosen:
                 reaper.signal_group(pid, number)
+
+    def signal_catchers(self, number: int, again: bool) -> None:
+        """Send a signal to the processes that catch it; `again`: only to those that were not reached before."""
+        if not again:
+            self._reached.clear()
+        reaper.signal_catchers(number, self._reached)
 
     def abort(self, rank: int, code: int) -> None:
         """Kill a rank that has called MPI_Abort; its exit is reported with this code."""

@@ -57,10 +57,11 @@ def _send(kill: Callable[[int, int], None], pid: int, number: int) -> None:
         pass
 
 
-def signal_catchers(number: int) -> None:
-    """Send a signal to every descendant that has a handler for it; it would end the others."""
+def signal_catchers(number: int, reached: set[int]) -> None:
+    """Send a signal to every further descendant that has a handler for it; it would end the others."""
     for pid in descendants():
-        if catches(pid, number):
+        if pid not in reached and catches(pid, number):
+            reached.add(pid)
             _send(os.kill, pid, number)
 
 
