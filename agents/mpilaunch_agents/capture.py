@@ -6,12 +6,15 @@ import asyncio
 import os
 import signal
 import socket
-import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch_agents.child import Child
+
+KILL_SECONDS = 0.2
+"""Seconds that a killed program has to exit; the loop waits for it, so that nothing is left of it."""
 
 
 async def capture(argv: Sequence[str]) -> tuple[int, str, str]:
@@ -28,8 +31,11 @@ async def capture(argv: Sequence[str]) -> tuple[int, str, str]:
     except BaseException:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
-        # One that is blocked in the kernel ends later: the loop does not wait for it.
-        threading.Thread(target=child.wait, name=f"wait-{child.pid}", daemon=True).start()
+        until = time.monotonic() + KILL_SECONDS
+        while not child.ended and time.monotonic() < until:
+            time.sleep(0.001)
+        if child.ended:  # else the kernel holds it, or it is another user's
+            child.wait()
         raise
     finally:
         os.close(child.stdout)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,11 @@ from typing import Any, NamedTuple
 
 Value = str | int | float | os.PathLike[str]
 Option = Value | bool | Sequence[Value] | None
+
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_MAIN = "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop(1)]; from mpilaunch.api.__main__ import main; main()"
+"""What Python runs: with -m, modules in the job's directory would stand before those of the standard library."""
 
 
 class Report(NamedTuple):
@@ -73,7 +79,7 @@ def run(
     `run(["./a.out"], np=4, map_by="node", oversubscribe=True)` is `mpilaunch --np=4 --map-by=node --oversubscribe ./a.out`.
 
     Args:
-        command: the program and its arguments.
+        command: the program and its arguments; a word ":" stands before a further program, as on the command line.
         capture_output: keep stdout and stderr in the report; otherwise they are those of the caller.
         input: what stdin has; nothing by default.
         env, cwd: the variables and the directory of mpilaunch; by default those of the caller.
@@ -81,18 +87,22 @@ def run(
         options: options of mpilaunch, with `_` for `-`. True stands for an option without a value, a sequence for one that is
             given several times; None and False leave it out.
     """
+    if options.get("detach"):
+        raise TypeError("a job of run() ends with its caller: detach is for the command")
     with tempfile.TemporaryDirectory(prefix="mpilaunch-run-") as folder:
-        path = os.path.join(cwd or "", report or os.path.join(folder, "report.json"))
-        words = [f"--report={os.path.abspath(path)}", *option_words(options), *(os.fspath(word) for word in command)]
+        path = os.path.join(folder, "report.json")
+        words = [f"--report={path}", *option_words(options), "--", *(os.fspath(word) for word in command)]
         stdin = None if input is None else input.encode() if isinstance(input, str) else input
         pipe = subprocess.PIPE if capture_output else None
         process = subprocess.Popen(
-            [sys.executable, "-m", "mpilaunch.api", str(os.getpid()), *words],
+            [sys.executable, "-c", _MAIN, _ROOT, str(os.getpid()), *words],
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=pipe, stderr=pipe, env=env, cwd=cwd, start_new_session=True,
         )  # fmt: skip
         stdout, stderr = _wait(process, stdin)
         ended = _read(path, process.returncode, stdout, stderr)
+        if report is not None and os.path.exists(path):
+            shutil.copyfile(path, os.path.join(cwd or "", report))
     if check and ended.exit_code:
         raise JobFailed(ended)
     return ended
@@ -134,9 +144,9 @@ def _read(path: str, code: int, stdout: str, stderr: str) -> Report:
     try:
         with open(path, encoding="utf-8") as file:
             members = json.load(file)
-    except FileNotFoundError:  # it was killed
-        detail = f"mpilaunch ended with {code} and wrote no report"
-        members = {"verdict": {"cause": "killed", "detail": detail, "context": [], "last_lines": []}}
+    except FileNotFoundError:  # it was killed; or an option let it do something else than run a job
+        cause, detail = ("killed", f"mpilaunch ended with {code} and wrote no report") if code else ("ok", None)
+        members = {"verdict": {"cause": cause, "detail": detail, "context": [], "last_lines": []}}
     verdict = members["verdict"]
     first_rank, host = verdict.get("first_rank"), verdict.get("host")
     detail, hint = verdict["detail"] or "", verdict.get("hint") or ""

@@ -65,9 +65,10 @@ def _rounds(
     policy = share.policy
     if not taken or not (policy.oversubscribe or allocation.elastic_slots):
         return [(policy, False)]
-    of_nodes = [len(_free_slots(node, share, taken, first)) for node in allocation.nodes]
+    usable = [node for node in allocation.nodes if node.slots and (share.slots is None or node.index in share.slots)]
+    of_nodes = [len(_free_slots(node, share, taken, first)) for node in usable]
     if policy.ranks is None:
-        return [(policy, policy.per_node is not None and min(of_nodes) < policy.per_node)]
+        return [(policy, policy.per_node is not None and min(of_nodes, default=0) < policy.per_node)]
     free = sum(of_nodes)
     if policy.ranks <= free or policy.per_node is not None:
         return [(policy, policy.ranks > free)]

@@ -14,7 +14,6 @@ import pytest
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch_agents.capture import capture, readable
-from tests.support.launching import living, wait_until
 
 
 def test_the_output_of_a_program_is_captured() -> None:
@@ -56,7 +55,7 @@ def test_a_program_that_cannot_be_killed_holds_nothing_up(monkeypatch: pytest.Mo
     asyncio.run(main())
     assert time.monotonic() - began < 30
     os.killpg(killed[0], signal.SIGKILL)
-    wait_until(lambda: not living(killed[0]), "the thread has reaped it")
+    os.waitpid(killed[0], 0)
 
 
 def test_a_program_that_is_missing_is_named() -> None:

@@ -79,6 +79,42 @@ def test_a_job_that_does_not_start_says_why(command: list[str], options: dict[st
     assert raised.value.report.cause == cause and raised.value.report.detail
 
 
+KILLER = """
+import os, signal
+from pathlib import Path
+pid = os.getppid()
+while b"import main; main()" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+    pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+os.kill(pid, signal.SIGKILL)
+"""
+
+
+def test_modules_in_the_directory_of_the_job_are_not_those_of_mpilaunch(tmp_path: Path) -> None:
+    for name in ("signal", "click", "random"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')\n")
+    assert run(["echo", "up"], np=1, cwd=tmp_path, capture_output=True, env={"PATH": os.defpath}).stdout == "up\n"
+
+
+def test_an_earlier_report_is_not_taken_for_that_of_a_launcher_that_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "kept.json").write_text('{"verdict": {"cause": "ok", "detail": null, "context": [], "last_lines": []}}')
+    with pytest.raises(JobFailed, match="killed: mpilaunch ended with -9"):
+        run([sys.executable, "-c", KILLER], np=1, capture_output=True, cwd=tmp_path, report="kept.json")
+
+
+def test_what_is_no_job_has_no_report_and_is_well() -> None:
+    done = run(["true"], np=1, dry_run=True, capture_output=True)
+    assert (done.exit_code, done.cause, str(done)) == (0, "ok", "ok") and "1 rank on 1 node" in done.stdout
+    with pytest.raises(TypeError, match="ends with its caller"):
+        run(["true"], np=1, detach=True)
+
+
+def test_words_of_the_program_are_its_own() -> None:
+    done = run(["sh", "-c", 'echo "$@"', "sh", "--np", "3", "-x"], np=1, capture_output=True)
+    assert done.stdout == "--np 3 -x\n"
+    with pytest.raises(JobFailed, match="-n"):
+        run(["-n", "2", "true"], np=1, capture_output=True)
+
+
 def test_jobs_run_side_by_side_in_threads() -> None:
     with ThreadPoolExecutor(3) as pool:
         done = list(pool.map(lambda number: run(["echo", str(number)], np=1, capture_output=True), range(3)))
@@ -106,16 +142,6 @@ def test_a_job_ends_with_its_caller(tmp_path: Path, number: signal.Signals, said
         assert caller.communicate(timeout=30)[0] == said
         assert caller.returncode == -number
     wait_until(lambda: not ours(before), "the job has ended")
-
-
-KILLER = """
-import os, signal
-from pathlib import Path
-pid = os.getpid()
-while b"mpilaunch.api" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\\0"):
-    pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-os.kill(pid, signal.SIGKILL)
-"""
 
 
 def test_a_launcher_that_is_killed_is_no_success() -> None:

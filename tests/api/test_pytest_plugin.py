@@ -67,8 +67,20 @@ def test_goes_away(rank):
         os._exit(0)
 
 @pytest.mark.ranks(2, timeout=1)
-def test_hangs():
+def test_takes_too_long():
     time.sleep(60)
+
+@pytest.mark.ranks(2)
+def test_says_much():
+    raise RuntimeError("much " * 1_000_000)
+
+@pytest.mark.ranks(2)
+def test_prints_what_a_rank_sends():
+    print("mpilaunch-test-reports: [0, [7]]")
+
+@pytest.mark.ranks(2)
+def test_sets_its_own_rank(monkeypatch):
+    os.environ["RANK"] = "0"
 
 @pytest.mark.ranks(2, nop=3)
 def test_has_a_wrong_option():
@@ -93,13 +105,16 @@ ENDS = {
     "test_passes[a b]": "",
     "test_passes[c[0]]": "",
     "test_fails": "failure: AssertionError: one is bad",
-    "test_has_no_fixture": 'error: failed on setup with "RuntimeError: no fixture"',
+    "test_has_no_fixture": "failure: RuntimeError: no fixture",
     "test_is_skipped_by_one": "skipped: not on this rank",
     "test_fails_as_expected": "skipped: ",
     "TestOfClass.test_passes": "",
     "test_crashes": "failure: rank-failed: rank 1 on localhost killed by SIGABRT (signal 6)",
     "test_goes_away": "failure: these ranks ended before the test did: 1",
-    "test_hangs": "failure: timeout: time limit of 1 s exceeded",
+    "test_takes_too_long": "failure: timeout: time limit of 1 s exceeded",
+    "test_says_much": "failure: its report is too long to be sent",
+    "test_prints_what_a_rank_sends": "",
+    "test_sets_its_own_rank": "",
     "test_has_a_wrong_option": "failure: option-unknown: unknown option --nop; did you mean --np?",
     "test_has_no_directory": "failure: FileNotFoundError",
     "test_says_not_how_many": "failure: write how many ranks run the test: @pytest.mark.ranks(2)",
@@ -130,8 +145,7 @@ def test_each_test_ends_as_its_ranks_do(tmp_path: Path, words: tuple[str, ...]) 
     assert found.keys() == ENDS.keys()
     wrong = {name: end for name, end in found.items() if not end.startswith(ENDS[name]) or bool(end) != bool(ENDS[name])}
     assert wrong == {}
-    for text in ("it is 1", "rank 1 of 3 failed", "ranks 0-1 on localhost: in test_hangs (test_it.py:"):
-        assert text in out
+    assert "it is 1" in out and "rank 1 of 3 failed" in out
     assert "it is 0" not in out and "mpilaunch-test-reports" not in out
 
 
@@ -153,6 +167,44 @@ def test_output_is_shown_where_it_is_not_captured(tmp_path: Path) -> None:
 
 def test_a_worker_of_xdist_hides_itself_from_ranks(tmp_path: Path) -> None:
     one_test(tmp_path, "assert 'PYTEST_XDIST_WORKER' not in os.environ", env={b"PYTEST_ADDOPTS": b"-n1"})
+
+
+def test_a_test_that_hangs_is_told_by_its_line(tmp_path: Path) -> None:
+    body = "import time\n    open(os.environ['RANK'], 'w').close()\n    while True: time.sleep(1)"
+    (tmp_path / "test_it.py").write_text(
+        f"import os, pytest\n@pytest.mark.ranks(2, hang_timeout=3)\ndef test_it():\n    {body}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 1 and "in test_it (test_it.py:" in done.stdout
+
+
+def test_fixtures_of_a_module_end_with_it(tmp_path: Path) -> None:
+    fixture = "import pytest\n@pytest.fixture(scope='module', autouse=True)\ndef made():\n    yield\n    print('unmade')\n"
+    (tmp_path / "conftest.py").write_text(fixture)
+    (tmp_path / "test_a.py").write_text(
+        "import os, pytest\ndef test_one():\n    pass\n@pytest.mark.ranks(2)\ndef test_it():\n    assert os.environ['RANK']\n"
+    )
+    (tmp_path / "test_b.py").write_text("def test_two():\n    pass\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-s", "-v", "--tb=short"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.index("unmade") < done.stdout.index("test_b.py")
+
+
+def test_options_that_choose_tests_choose_none_of_the_ranks(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --ff --strict-markers -m 'not slow' -W error\nmarkers = slow\n")
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.slow\n@pytest.mark.ranks(2)\ndef test_it():\n    pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "slow"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
 
 
 def test_the_mark_is_known(tmp_path: Path) -> None:

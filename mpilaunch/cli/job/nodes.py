@@ -105,7 +105,10 @@ def _own_slots(nodes: Allocation, own: OwnHosts, of_file: bool) -> dict[int, int
         of_file: the nodes are from hostfiles, and a host list selects among their slots; else they are the union of the lists.
     """
     if own.named and of_file:
-        chosen = {node.name: len(node.slots) for node in allocation.filter_by_host_list(nodes, own.named).nodes}
+        chosen = {
+            node.name: allocation.MAX_SLOTS if node.by_cores else len(node.slots)
+            for node in allocation.filter_by_host_list(nodes, own.named).nodes
+        }
         return {node.index: chosen[node.name] for node in nodes.nodes if node.name in chosen}
     if not (own.named or own.entries):
         return None

@@ -61,7 +61,7 @@ class Looks:
     def begin(self, *, ask_nccl: bool = False) -> asyncio.Future[Seen]:
         """Ask the nodes, and NCCL on one of them; return what they will have told, LONGEST_LOOK later at the latest."""
         if self._seen is not None and not self._seen.done():
-            if ask_nccl and not self._nccl_asked:
+            if ask_nccl and self._awaited and not self._nccl_asked:
                 self._nccl_asked = True
                 self._ask(min(self._awaited), nccl=True)
             return self._seen

@@ -131,8 +131,10 @@ class KeeperClient:
         if self._record is None:
             return None
         try:
-            channel = KeeperConnection(self._record, events)
             async with self._connecting:
+                if self._record is None:
+                    return None  # it did not respond to those before
+                channel = KeeperConnection(self._record, events)
                 await channel.connect()
             async with timeout(TAKE_PATIENCE):
                 answer, _ = await channel.request(TAKE, request_for(node, self._common))
