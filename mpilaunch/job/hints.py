@@ -7,7 +7,7 @@ evidence leaves little doubt. A follow-on failure is the consequence of another 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpilaunch.job.state import RankEnd, signal_name
@@ -27,6 +27,8 @@ class Row(NamedTuple):
             be linear: an unlimited repetition begins behind a text that it cannot match itself, and `then` stands for `.*`.
         hint: reason and remedy; {name} is replaced by that group of the pattern.
         source: the software that writes the message.
+        follow_on: it is the consequence of another rank's end.
+        warns: programs write it also where they go on.
         then: a text that must follow, anywhere behind the first match.
     """
 
@@ -35,6 +37,7 @@ class Row(NamedTuple):
     hint: str
     source: str
     follow_on: bool = False
+    warns: bool = False
     then: str = ""
 
 
@@ -47,6 +50,7 @@ ROWS = (
         r"Address already in use|EADDRINUSE",
         "a port is taken on that node, perhaps by another job: leave --master-port out, and mpilaunch finds a free one",
         "errno 98 of Linux; torch's c10d server socket (torch/csrc/distributed/c10d/socket.cpp)",
+        warns=True,
     ),
     Row(
         "gpu-ordinal",
@@ -66,6 +70,7 @@ ROWS = (
         r"|not compiled with CUDA|Could not load library libcuda|No HIP GPUs are available",
         "the rank finds no usable GPU: compare nvidia-smi on that node with mpilaunch --report-bindings",
         "cudaErrorNoDevice, cudaErrorInsufficientDriver (CUDA runtime API); torch/cuda/__init__.py",
+        warns=True,
     ),
     Row(
         "nccl-duplicate-gpu",
@@ -74,11 +79,17 @@ ROWS = (
         "NCCL, src/init.cc",
     ),
     Row(
+        "nccl-timeout",
+        r"Watchdog caught collective operation timeout",
+        "a collective did not finish in time: the ranks call different ones, or one of them hangs or is slow: "
+        "--stack-on-failure shows what each does",
+        "torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp",
+    ),
+    Row(
         "nccl-peer",
-        r"ncclRemoteError|remote process exited or there was a network error|[Cc]onnection closed by remote peer"
-        r"|Watchdog caught collective operation timeout",
+        r"ncclRemoteError|remote process exited or there was a network error|[Cc]onnection closed by remote peer",
         ANOTHER_FAILED,
-        "ncclRemoteError (NCCL, src/include/nccl.h); torch ProcessGroupNCCL's watchdog",
+        "ncclRemoteError (NCCL, src/include/nccl.h)",
         follow_on=True,
     ),
     Row(
@@ -105,6 +116,7 @@ ROWS = (
         r"(?<!\S)(?P<library>\S+): cannot open shared object file",
         "{library} is not found on that node: forward the path with -x LD_LIBRARY_PATH, or install it there",
         "glibc's ld.so (elf/dl-load.c); Python's ImportError of dlopen",
+        warns=True,
     ),
     Row(
         "glibc-too-old",
@@ -129,10 +141,11 @@ ROWS = (
         r"Read-only file system",
         "a file system there is read-only: Open MPI writes in /tmp, MPICH in /dev/shm; in a pod, mount emptyDir volumes there",
         "EROFS of errno(3); orte/util/session_dir.c; UCX, src/uct/sm/mm/posix/mm_posix.c",
+        warns=True,
     ),
     Row(
         "worker-shm",
-        r"killed by signal: Bus error|insufficient shared memory \(shm\)|out of shared memory",
+        r"killed by signal: Bus error|insufficient shared memory \(shm\)|dataloader's workers are out of shared memory",
         "/dev/shm of that node or container is too small for the data loader: give it more (docker run --shm-size)",
         "torch/utils/data/_utils/signal_handling.py",
     ),
@@ -148,25 +161,29 @@ ROWS = (
         r"Cannot allocate memory|std::bad_alloc|^MemoryError|DefaultCPUAllocator: can't allocate memory",
         "the rank could not get more memory: that node's memory is full, or a limit is reached (ulimit -v)",
         "errno 12 of Linux; libstdc++; CPython; torch's c10/core/impl/alloc_cpu.cpp",
+        warns=True,
     ),
-    Row("disk-full", r"No space left on device", "a disk of that node is full: run df there", "errno 28 of Linux"),
+    Row("disk-full", r"No space left on device", "a disk of that node is full: run df there", "errno 28 of Linux", warns=True),
     Row(
         "files",
         r"Too many open files",
         "the limit of open files is reached: raise it on that node (ulimit -n, /etc/security/limits.conf)",
         "errno 24 of Linux",
+        warns=True,
     ),
     Row(
         "processes",
         r"can't start new thread|Cannot fork",
         _MANY_PROCESSES,
         "CPython; dash",
+        warns=True,
     ),
     Row(
         "processes-errno",
-        r"fork|thread",
+        r"\bfork:|fork failed|cannot fork|pthread_create|Thread creation failed",
         _MANY_PROCESSES,
         "errno 11 of Linux from fork and pthread_create; libgomp",
+        warns=True,
         then="Resource temporarily unavailable",
     ),
     Row(
@@ -199,6 +216,7 @@ ROWS = (
         ANOTHER_FAILED,
         "errno 104, 32 and 107 of Linux; gloo/transport/tcp/pair.cc",
         follow_on=True,
+        warns=True,
     ),
     Row(
         "refused",
@@ -206,6 +224,7 @@ ROWS = (
         "nothing listens there: the other rank has ended or had not started yet; MASTER_ADDR and MASTER_PORT give its address",
         "errno 111 of Linux",
         follow_on=True,
+        warns=True,
     ),
 )
 """If a line matches several rows, the first one counts."""
@@ -213,13 +232,22 @@ ROWS = (
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
 """torch from 2.3 on puts it before each line of a traceback."""
 _TRACEBACK = "Traceback (most recent call last):"
+_NOT_THE_END = ("Exception ignored in", "Exception in thread")
+LONGEST_QUOTE = 100
+"""Characters of a line that a hint quotes."""
 
 
 class Finding(NamedTuple):
-    """A hint about a failure; `follow_on`: it is the consequence of another rank's end."""
+    """A hint about a failure.
+
+    Attributes:
+        follow_on: the line is the consequence of another rank's end.
+        sure: it is what ended the rank, as far as its place tells; otherwise the hint names it.
+    """
 
     hint: str
     follow_on: bool = False
+    sure: bool = True
 
 
 def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
@@ -230,11 +258,18 @@ def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
         return by_signal(end)
     texts = _texts(lines)
     start = _exception(texts)
-    if findings := _findings(reversed(texts[start or 0 :])):
-        return min(findings, key=lambda finding: finding.follow_on)
-    if start is not None and start < len(texts) - 1:
-        return Finding(f"the exception that ended it: {texts[start].strip()}")
-    return None
+    if start is not None and end.code == 1:  # what Python exits with; another exception was handled, or is not all
+        if findings := _findings(texts[start:]):
+            return _best(findings)
+        return None if start == len(texts) - 1 else Finding(f"the last exception that it printed: {texts[start].strip()}")
+    # A message before the last line may be a warning, and what an exception says that was handled: the rank went on.
+    last = len(texts) if end.signal is not None else len(texts) - 1
+    return _best(_findings(texts, sure_from=last, sure=start is None))
+
+
+def _best(findings: Sequence[Finding]) -> Finding | None:
+    """Return the last finding of the best kind."""
+    return min(reversed(findings), key=lambda finding: (finding.follow_on, not finding.sure), default=None)
 
 
 def asked_for_input(lines: Sequence[bytes]) -> bool:
@@ -246,7 +281,7 @@ def likely_cause(first: RankEnd, others: Sequence[RankEnd], lines_of: Callable[[
     """Return the failure, one of `others`, that the first one was a consequence of, None if that is unknown."""
     for end in (first, *sorted(others, key=lambda end: (end.clock, end.rank))):
         finding = find_hint(end, lines_of(end.rank))
-        if finding is None or not finding.follow_on:
+        if finding is None or not (finding.follow_on and finding.sure):
             return None if end == first else end
     return None
 
@@ -262,23 +297,40 @@ def find_exception(ranks: Sequence[int], lines_of: Callable[[int], Sequence[byte
 
 
 def _texts(lines: Sequence[bytes]) -> list[str]:
-    return [_RANK_PREFIX.sub("", line.decode("utf-8", "replace")) for line in lines[-LINES_READ:]]
+    """Return the last lines as text, without blank ones at the end."""
+    texts = [_RANK_PREFIX.sub("", line.decode("utf-8", "replace")) for line in lines[-LINES_READ:]]
+    while texts and not texts[-1].strip():
+        texts.pop()
+    return texts
 
 
-def _findings(texts: Iterable[str]) -> list[Finding]:
-    """Return the finding of each line that matches a row."""
+def _findings(texts: Sequence[str], sure_from: int = 0, *, sure: bool = False) -> list[Finding]:
+    """Return the finding of each line that matches a row.
+
+    Args:
+        sure_from: index of the first line that surely tells how the rank ended.
+        sure: so does any other line with a message that is no warning.
+    """
     findings = []
-    for text in texts:
+    for index, text in enumerate(texts):
         for row in ROWS:
             if (match := re.search(row.pattern, text)) and text.find(row.then, match.end()) >= 0:
-                findings.append(Finding(row.hint.format(**match.groupdict()), row.follow_on))
+                hint = row.hint.format(**match.groupdict())
+                if index >= sure_from or (sure and not row.warns):
+                    findings.append(Finding(hint, row.follow_on))
+                else:
+                    quoted = text.strip()[:LONGEST_QUOTE]
+                    findings.append(Finding(f"if '{quoted}' is the reason: {hint}", row.follow_on, sure=False))
                 break
     return findings
 
 
 def _exception(texts: Sequence[str]) -> int | None:
-    """Return the index of the exception of the last Python traceback, or None."""
-    last = max((index for index, text in enumerate(texts) if text.startswith(_TRACEBACK)), default=len(texts))
+    """Return the index of the exception of the last Python traceback, or None; what ended no more than a thread is left out."""
+    last = len(texts)
+    for index, text in enumerate(texts):
+        if text.startswith(_TRACEBACK) and not (index and texts[index - 1].startswith(_NOT_THE_END)):
+            last = index
     # Frames and their source lines are indented.
     return next((index for index in range(last + 1, len(texts)) if texts[index].strip() and texts[index][0] != " "), None)
 

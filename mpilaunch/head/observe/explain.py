@@ -47,12 +47,13 @@ def explain(
         its_finding = find_hint(cause, its_lines)
         its_hint = None if its_finding is None else its_finding.hint
         likely = LikelyCause(cause, ranks.node_name(cause.rank), last_lines(its_lines, LAST_LINES), its_hint)
-    elif finding is not None and finding.follow_on:
+    elif finding is not None and finding.follow_on and finding.sure:
         # The rank that failed first may not have ended: it may wait for a thread, or in a collective.
         earlier = find_exception(verdict.stopped, lines_of)
         if earlier is not None:
             rank, line = earlier
-            hint = f"this followed from rank {rank} on {ranks.node_name(rank)}, which had not ended yet but had printed: {line}"
+            where = f"rank {rank} on {ranks.node_name(rank)}"
+            hint = f"this may have followed from {where}, which had not ended but printed: {line}"
     hosts = tuple(ranks.node_name(end.rank) for end in verdict.failed_after)
     host = ranks.node_name(first.rank)
     last = last_lines(lines, LAST_LINES)
