@@ -158,4 +158,8 @@ def test_options_that_are_there_are_not_added() -> None:
     options = (("--a", "1"), ("--b-c", "2"), ("--d",))
     assert unless_given(["prog", "a", "--a=3"], *options) == ("--b-c", "2", "--d")
     assert unless_given(["prog", "--b_c", "5", "--d"], *options) == ("--a", "1")
+    aliases = {"-a": "--a", "--old": "--b-c"}
+    for words in (["-a", "3", "--old", "4"], ["-a3", "--old=4"], ["-a=3", "--old", "4"]):
+        assert unless_given(["prog", *words], *options, aliases=aliases) == ("--d",)
+    assert unless_given(["prog", "-about", "-d"], *options, aliases=aliases) == ("--a", "1", "--b-c", "2", "--d")
     assert in_front(["x.py"], "run") == ("run", "python3") and in_front(["x"], "run") == ("run",)

@@ -5,13 +5,15 @@ Pure. Each module beside this one makes one `Server`. The words that are added a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mpilaunch.job.environment.contract import Contract
 
 Words = tuple[str, ...]
 NO_WORDS: Words = ()
+NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 
 
 def _nothing(program: Sequence[str]) -> Words:
@@ -44,7 +46,13 @@ def in_front(program: Sequence[str], *words: str) -> Words:
     return (*words, "python3") if program[0].endswith(".py") else words
 
 
-def unless_given(program: Sequence[str], *options: tuple[str, ...]) -> Words:
-    """Return those options, each with its value, that the user's words do not have: what the user writes wins."""
+def unless_given(program: Sequence[str], *options: tuple[str, ...], aliases: Mapping[str, str] = NO_ALIASES) -> Words:
+    """Return those options, each with its value, that the user's words do not have: what the user writes wins.
+
+    Args:
+        aliases: other names of options; the value of a short one may follow at once.
+    """
     given = {word.partition("=")[0].replace("_", "-") for word in program if word.startswith("--")}
+    given |= {aliases[name] for name in given & aliases.keys()}
+    given |= {aliases[word[:2]] for word in program if word[:2] in aliases and not word[2:].strip("=0123456789")}
     return tuple(word for option in options if option[0] not in given for word in option)

@@ -16,5 +16,6 @@ SERVER = Server(
         ("--dist-init-addr", "{master_addr}:{master_port}"),
         ("--nnodes", "{nnodes}"),
         ("--node-rank", "{node_rank}"),
+        aliases={"--nccl-init-addr": "--dist-init-addr"},
     ),
 )

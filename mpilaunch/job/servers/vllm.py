@@ -15,6 +15,7 @@ SERVER = Server(
         ("--node-rank", "{node_rank}"),
         ("--master-addr", "{master_addr}"),
         ("--master-port", "{master_port}"),
+        aliases={"-n": "--nnodes", "-r": "--node-rank"},
     ),
     follow=True,
     beyond=("--headless",),
