@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -79,7 +78,7 @@ def run(
     `run(["./a.out"], np=4, map_by="node", oversubscribe=True)` is `mpilaunch --np=4 --map-by=node --oversubscribe ./a.out`.
 
     Args:
-        command: the program and its arguments; a word ":" stands before a further program, as on the command line.
+        command: the program and its arguments.
         capture_output: keep stdout and stderr in the report; otherwise they are those of the caller.
         input: what stdin has; nothing by default.
         env, cwd: the variables and the directory of mpilaunch; by default those of the caller.
@@ -90,7 +89,9 @@ def run(
     if options.get("detach"):
         raise TypeError("a job of run() ends with its caller: detach is for the command")
     with tempfile.TemporaryDirectory(prefix="mpilaunch-run-") as folder:
-        path = os.path.join(folder, "report.json")
+        path = os.path.abspath(os.path.join(cwd or "", report or os.path.join(folder, "report.json")))
+        if os.path.isfile(path) and not os.path.islink(path):
+            os.unlink(path)  # an earlier report is not that of this job, if mpilaunch is killed
         words = [f"--report={path}", *option_words(options), "--", *(os.fspath(word) for word in command)]
         stdin = None if input is None else input.encode() if isinstance(input, str) else input
         pipe = subprocess.PIPE if capture_output else None
@@ -101,8 +102,6 @@ def run(
         )  # fmt: skip
         stdout, stderr = _wait(process, stdin)
         ended = _read(path, process.returncode, stdout, stderr)
-        if report is not None and os.path.exists(path):
-            shutil.copyfile(path, os.path.join(cwd or "", report))
     if check and ended.exit_code:
         raise JobFailed(ended)
     return ended
@@ -144,7 +143,7 @@ def _read(path: str, code: int, stdout: str, stderr: str) -> Report:
     try:
         with open(path, encoding="utf-8") as file:
             members = json.load(file)
-    except FileNotFoundError:  # it was killed; or an option let it do something else than run a job
+    except (OSError, ValueError):  # it was killed; or an option let it do something else than run a job
         cause, detail = ("killed", f"mpilaunch ended with {code} and wrote no report") if code else ("ok", None)
         members = {"verdict": {"cause": cause, "detail": detail, "context": [], "last_lines": []}}
     verdict = members["verdict"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -19,8 +19,11 @@ from mpilaunch.api.job import Report, run
 MARK, AS_RANK = "ranks", "--as-rank"
 RESULT = "mpilaunch-test-reports: "
 """What the line with the reports of a rank begins with."""
-LONGEST_LINE = 1 << 19
-"""Characters of that line, beyond which captured output, then tracebacks are left out: mpilaunch keeps no longer ones whole."""
+LONGEST_LINE, SHORT = 1 << 19, 1 << 13
+"""Characters of that line, as mpilaunch keeps no longer ones whole; beyond them only the last of captured output are sent, and
+then no traceback."""
+STANDS_FOR = ("fixturenames", "function", "cls", "module", "callspec")
+"""Attributes of a test that hooks ask for."""
 ONE_TEST = ("-m", "", "-k", "", "-o", "cache_dir=/dev/null/none", "-W", "ignore::pytest.PytestCacheWarning")
 """Options for a rank in place of those in `addopts` that choose among tests, by marks, names or what failed the last time."""
 OF_THIS_PYTEST = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTEST_XDIST_")
@@ -38,7 +41,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Sender(config))
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a test that passed although it was to fail."""
+    report = yield
+    if isinstance(item, _Ranks) and call.when == "call" and report.passed and item.passed_although is not None:
+        report.wasxfail = item.passed_although
+    return report
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let items that start ranks stand for the marked tests, but not in a rank."""
     if not config.getoption(AS_RANK):
@@ -60,12 +74,21 @@ class _Sender:
         sys.stdout.flush()
 
     def _line(self) -> str:
-        less: list[dict[str, Any]] = [{}, {"sections": []}, {"sections": [], "longrepr": "its report is too long to be sent"}]
-        for change in less:
-            reports = [{**report, **change} if report["outcome"] == "failed" else report for report in self._reports]
-            if len(line := json.dumps([self._rank, reports], default=str)) <= LONGEST_LINE:
-                return line
-        return json.dumps([self._rank, []])
+        line = json.dumps([self._rank, self._reports], default=str)
+        for shorten in (_shorter_output, _no_traceback):
+            if len(line) > LONGEST_LINE:
+                self._reports = [shorten(report) for report in self._reports]
+                line = json.dumps([self._rank, self._reports], default=str)
+        return line
+
+
+def _shorter_output(report: dict[str, Any]) -> dict[str, Any]:
+    return {**report, "sections": [(name, text[-SHORT:]) for name, text in report["sections"]]}
+
+
+def _no_traceback(report: dict[str, Any]) -> dict[str, Any]:
+    longrepr = report["longrepr"] and "its report is too long to be sent"
+    return {**report, "sections": [], "user_properties": [], "longrepr": longrepr}
 
 
 class _RankFailed(Exception):
@@ -80,6 +103,7 @@ class _Ranks(pytest.Item):
     """Stands for a marked test."""
 
     _test: pytest.Item
+    passed_although: str | None = None
 
     @classmethod
     def of(cls, test: pytest.Item) -> _Ranks:
@@ -88,14 +112,19 @@ class _Ranks(pytest.Item):
         made: _Ranks = cls.from_parent(test.parent, name=test.name, nodeid=test.nodeid)
         made._test, made.own_markers = test, test.own_markers
         made.keywords.update(test.keywords)
+        for name in STANDS_FOR:
+            if hasattr(test, name):
+                setattr(made, name, getattr(test, name))
         return made
 
     def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
         return self._test.reportinfo()
 
     def iter_markers_with_node(self, name: str | None = None) -> Iterator[tuple[Any, pytest.Mark]]:
-        """Yield the marks, but xfail: the ranks know of it."""
-        return (pair for pair in super().iter_markers_with_node(name) if pair[1].name != "xfail")
+        """Yield the marks, but those that the ranks know of: xfail, and skipif with a text, which names globals of the test."""
+        for node, mark in super().iter_markers_with_node(name):
+            if mark.name != "xfail" and not (mark.name == "skipif" and any(isinstance(each, str) for each in mark.args)):
+                yield node, mark
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         return excinfo.value.longrepr if isinstance(excinfo.value, _RankFailed) else super().repr_failure(excinfo, style)
@@ -121,14 +150,18 @@ class _Ranks(pytest.Item):
             self._fail_as(failed, f"rank {by_severity[0]} of {count} failed")
         if job.exit_code or len(results) < count:
             self._fail_without_report(job, others, [rank for rank in range(count) if rank not in results])
+        self.user_properties += worst[-1].user_properties
         for report in worst:
+            if report.passed and report.when == "call":
+                self.passed_although = getattr(report, "wasxfail", None)
             if report.skipped:
                 (pytest.xfail if hasattr(report, "wasxfail") else pytest.skip)(_reason(report))
 
     def _fail_as(self, report: pytest.TestReport, where: str) -> None:
         for name, text in report.sections:
-            _, key, when = f"{name} {report.when}".split(maxsplit=2)
-            self.add_report_section(when.split()[0], key, text)
+            words = name.split()
+            known = len(words) == 3 and words[0] == "Captured"
+            self.add_report_section(*((words[2], words[1]) if known else (str(report.when), name)), text)
         if add_section := getattr(report.longrepr, "addsection", None):
             add_section("ranks", where)
         raise _RankFailed(report.longrepr)
@@ -145,6 +178,7 @@ class _Ranks(pytest.Item):
         words = [sys.executable, "-m", "pytest", AS_RANK, "-q", f"--rootdir={self.config.rootpath}", *ONE_TEST]
         words += [f"--config-file={self.config.inipath or os.devnull}", f"--capture={self.config.getoption('capture')}"]
         words += ["--numprocesses=0"] if self.config.pluginmanager.hasplugin("xdist") else []
+        words += ["--runxfail"] if self.config.getoption("runxfail") else []
         return [*words, "::".join([str(self.path), *names])]
 
     def _results(self, stdout: str) -> tuple[dict[int, list[pytest.TestReport]], str]:
@@ -180,7 +214,7 @@ def _environment() -> dict[str, str]:
 
 
 def _severity(reports: Sequence[pytest.TestReport]) -> int:
-    return max(SEVERITY[report.outcome] for report in reports)
+    return max(SEVERITY.get(report.outcome, 0) for report in reports)
 
 
 def _reason(report: pytest.TestReport) -> str:

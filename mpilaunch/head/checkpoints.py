@@ -94,7 +94,7 @@ class Checkpoints:
             await asyncio.sleep(POLL_SECONDS / 5)
             self._check_marks()
         if self._asked_at is not None:
-            self._report_missing()
+            self._report_missing(last=True)
         then()
 
     def _request(self) -> None:
@@ -105,7 +105,7 @@ class Checkpoints:
             self._report_missing()
         else:
             self._remove_marks()
-            self._asked_at = time.monotonic()
+            self._asked_at, self._reported = time.monotonic(), []
         self._send({"type": "signal", "signal": self._signal, "caught": True, "again": again})
 
     def _remove_marks(self) -> None:
@@ -132,12 +132,12 @@ class Checkpoints:
         else:
             self._say(f"checkpoint {path} is whole")
 
-    def _report_missing(self) -> None:
+    def _report_missing(self, *, last: bool = False) -> None:
         missing = self._missing()
         if missing != self._reported:
             self._reported = missing
             where = f"no mark of ranks {fold_numbers(missing)} in {self._directory}"
-            self._say(f"the last checkpoint is not whole: {where}; the next one is asked for when it is")
+            self._say(f"the last checkpoint is not whole: {where}{'' if last else '; the next one is asked for when it is'}")
 
     def _missing(self) -> list[int]:
         try:
@@ -180,12 +180,17 @@ def find_newest_set(prefix: str) -> str | None:
 
 def _has_marks(name: str, path: str) -> bool:
     """Return whether a directory is a set, which has marks; raises OSError for one that cannot be trusted."""
-    with safe_files.directory(path, parents=True) as directory:
-        status, files = os.fstat(directory), os.listdir(directory)
+    try:
+        with safe_files.directory(path, parents=True) as directory:
+            status, files = os.fstat(directory), os.listdir(directory)
+    except PermissionError:
+        return False
+    if not any(map(checkpoints.is_mark, files)):
+        return False
     # Whoever owns the directory wrote the set. The modes of the prefix do not tell: an access control list can admit others.
     if trust.is_foreign(status):
         hint = "remove it if it is not yours, or copy it to make it yours"
         raise safe_files.UnsafePath(f"the set {name} belongs to {trust.owner_of(status)}", hint)
     if trust.is_public(status):
         raise safe_files.UnsafePath(f"every user may write into the set {name}", f"check the set, then: chmod o-w {path}")
-    return any(map(checkpoints.is_mark, files))
+    return True

@@ -232,7 +232,7 @@ ROWS = (
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
 """torch from 2.3 on puts it before each line of a traceback."""
 _TRACEBACK = "Traceback (most recent call last):"
-_NOT_THE_END = ("Exception ignored in", "Exception in thread")
+_NOT_THE_END = ("Exception ignored ", "Exception in thread")
 LONGEST_QUOTE = 100
 """Characters of a line that a hint quotes."""
 
@@ -259,11 +259,13 @@ def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
     texts = _texts(lines)
     start = _exception(texts)
     if start is not None and end.code == 1:  # what Python exits with; another exception was handled, or is not all
-        if findings := _findings(texts[start:]):
+        behind = next((index for index in range(start, len(texts)) if texts[index].startswith(_NOT_THE_END)), len(texts))
+        if findings := _findings(texts[start:behind]):
             return _best(findings)
         return None if start == len(texts) - 1 else Finding(f"the last exception that it printed: {texts[start].strip()}")
     # A message before the last line may be a warning, and what an exception says that was handled: the rank went on.
-    last = len(texts) if end.signal is not None else len(texts) - 1
+    ended_by_itself = end.signal is None or signal_name(end.signal) == "SIGABRT"  # which follows a message
+    last = len(texts) - 1 if ended_by_itself else len(texts)
     return _best(_findings(texts, sure_from=last, sure=start is None))
 
 
@@ -281,7 +283,7 @@ def likely_cause(first: RankEnd, others: Sequence[RankEnd], lines_of: Callable[[
     """Return the failure, one of `others`, that the first one was a consequence of, None if that is unknown."""
     for end in (first, *sorted(others, key=lambda end: (end.clock, end.rank))):
         finding = find_hint(end, lines_of(end.rank))
-        if finding is None or not (finding.follow_on and finding.sure):
+        if finding is None or not finding.follow_on or (end == first and not finding.sure):
             return None if end == first else end
     return None
 

@@ -101,6 +101,16 @@ def test_an_earlier_report_is_not_taken_for_that_of_a_launcher_that_was_killed(t
         run([sys.executable, "-c", KILLER], np=1, capture_output=True, cwd=tmp_path, report="kept.json")
 
 
+def test_a_place_for_the_report_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JobFailed) as raised:
+        run(["touch", "ran"], np=1, capture_output=True, cwd=tmp_path, report="file/kept.json")
+    assert raised.value.report.exit_code == 2 and not (tmp_path / "ran").exists()
+    run(["true"], np=1, cwd=tmp_path, report="new/kept.json")
+    assert json.loads((tmp_path / "new" / "kept.json").read_text())["verdict"]["cause"] == "ok"
+    assert run(["true"], np=1, report=os.devnull).exit_code == 0
+
+
 def test_what_is_no_job_has_no_report_and_is_well() -> None:
     done = run(["true"], np=1, dry_run=True, capture_output=True)
     assert (done.exit_code, done.cause, str(done)) == (0, "ok", "ok") and "1 rank on 1 node" in done.stdout

@@ -75,6 +75,27 @@ def test_says_much():
     raise RuntimeError("much " * 1_000_000)
 
 @pytest.mark.ranks(2)
+def test_prints_much():
+    print("much " * 200_000)
+
+@pytest.mark.ranks(2)
+def test_prints_much_and_fails():
+    print("much " * 200_000)
+    assert 0, "after all that"
+
+@pytest.mark.ranks(2)
+@pytest.mark.xfail
+def test_passes_although_it_was_to_fail(record_property):
+    record_property("size", 2)
+
+HAVE = True
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif("HAVE", reason="a text")
+def test_is_skipped_by_a_text():
+    pass
+
+@pytest.mark.ranks(2)
 def test_prints_what_a_rank_sends():
     print("mpilaunch-test-reports: [0, [7]]")
 
@@ -113,6 +134,10 @@ ENDS = {
     "test_goes_away": "failure: these ranks ended before the test did: 1",
     "test_takes_too_long": "failure: timeout: time limit of 1 s exceeded",
     "test_says_much": "failure: its report is too long to be sent",
+    "test_prints_much": "",
+    "test_prints_much_and_fails": "failure: AssertionError: after all that",
+    "test_passes_although_it_was_to_fail": "",
+    "test_is_skipped_by_a_text": "skipped: a text",
     "test_prints_what_a_rank_sends": "",
     "test_sets_its_own_rank": "",
     "test_has_a_wrong_option": "failure: option-unknown: unknown option --nop; did you mean --np?",
@@ -146,6 +171,7 @@ def test_each_test_ends_as_its_ranks_do(tmp_path: Path, words: tuple[str, ...]) 
     wrong = {name: end for name, end in found.items() if not end.startswith(ENDS[name]) or bool(end) != bool(ENDS[name])}
     assert wrong == {}
     assert "it is 1" in out and "rank 1 of 3 failed" in out
+    assert "1 xpassed" in out and '<property name="size" value="2"' in (tmp_path / "ends.xml").read_text()
     assert "it is 0" not in out and "mpilaunch-test-reports" not in out
 
 
@@ -158,6 +184,24 @@ def one_test(folder: Path, body: str, *words: str, env: dict[bytes, bytes] | Non
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return done.stdout
+
+
+def test_hooks_see_the_test_itself(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n"
+        "def pytest_collection_modifyitems(items):\n    assert [item.fixturenames for item in items]\n"
+        "def pytest_runtest_setup(item):\n    assert 'request' in item.fixturenames or item.function\n"
+        "@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
+        "    report = yield\n    report.sections.append(('Other', 'said'))\n    return report\n"
+    )
+    one_test(tmp_path, "assert os.environ['RANK']")
+    fails = "import pytest\n@pytest.mark.ranks(2)\n@pytest.mark.xfail\ndef test_it():\n    assert 0, 'why'\n"
+    (tmp_path / "test_it.py").write_text(fails)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--runxfail"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1 and "AssertionError: why" in done.stdout
 
 
 def test_output_is_shown_where_it_is_not_captured(tmp_path: Path) -> None:

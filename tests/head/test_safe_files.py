@@ -380,28 +380,29 @@ def test_checkpoints_in_a_directory_of_everybody_are_refused(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def checkpoint_set(prefix: Path) -> Path:
+def checkpoint_set(prefix: Path, name: str = "000001") -> Path:
     """Make a set, which has a mark."""
-    (prefix / "000001").mkdir(parents=True)
-    (prefix / "000001" / "rank-0.saved").touch()
-    return prefix / "000001"
+    (prefix / name).mkdir(parents=True)
+    (prefix / name / "rank-0.saved").touch()
+    return prefix / name
 
 
 @pytest.mark.testbed
 def test_ranks_are_given_no_set_of_another_user(sticky: Path) -> None:
     checkpoint_set(sticky)
     assert find_newest_set(str(sticky)) == f"{sticky}/000001"
-    (sticky / "000002").mkdir()
-    os.chown(sticky / "000002", USER, USER)
+    (sticky / "20240131").mkdir()  # no set, whose ever it is
+    os.chown(sticky / "20240131", USER, USER)
+    assert find_newest_set(str(sticky)) == f"{sticky}/000001"
+    planted(sticky, "000002")
     done = launch("-np", "1", "--checkpoint-prefix", sticky, "echo", "ran")
     refused(done, "checkpoint-prefix", f"the set 000002 belongs to nobody (uid {USER})")
 
 
-def planted(prefix: Path) -> Path:
+def planted(prefix: Path, name: str = "000001") -> Path:
     """Make a set of the second user, as closed as one of ours."""
-    (prefix / "000001").mkdir(parents=True)
-    os.chown(prefix / "000001", USER, USER)
-    (prefix / "000001").chmod(0o755)
+    checkpoint_set(prefix, name).chmod(0o755)
+    os.chown(prefix / name, USER, USER)
     return prefix
 
 

@@ -152,17 +152,18 @@ def test_a_rank_that_does_not_take_the_signal_lives_on(tmp_path: Path) -> None:
 SLOW = """
 import os, signal, sys, time
 due = []
-signal.signal(signal.SIGUSR1, lambda *_: due.append(1))
+signal.signal(signal.SIGUSR1, lambda *_: due.append(time.time()))
 rank, step = os.environ["RANK"], 0
 print("begins", flush=True)
 while step < 40:
     time.sleep(0.1)
     step += 1
     if due:
+        asked = due[0]
         due.clear()
         time.sleep(2.0 if rank == "1" else 0.0)
         folder = os.environ["MPILAUNCH_CHECKPOINT_DIR"]
-        open(f"{folder}/state-{rank}", "w").write(str(step))
+        open(f"{folder}/state-{rank}", "w").write(str(asked))
         open(f"{folder}/rank-{rank}.saved", "w").close()
 """
 
@@ -174,6 +175,8 @@ def test_a_save_that_takes_longer_than_the_interval_mixes_no_states(tmp_path: Pa
     for name in sets(tmp_path):
         files = sorted(path.name for path in (tmp_path / name).iterdir())
         assert files == ["rank-0.saved", "rank-1.saved", "state-0", "state-1"]
+        asked = [float((tmp_path / name / f"state-{rank}").read_text()) for rank in range(2)]
+        assert abs(asked[0] - asked[1]) < 0.7, "by the same request: the next one comes a second later"
 
 
 def test_a_rank_that_was_not_ready_is_asked_again(tmp_path: Path) -> None:

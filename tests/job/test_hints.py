@@ -88,6 +88,8 @@ OUT_OF_MEMORY = FRAME + "torch.OutOfMemoryError: CUDA out of memory.\n"
         ("gave up\nbind: Address already in use\n\n", {"code": 3}, "a port is taken"),
         (f"{OUT_OF_MEMORY}Exception ignored in: <x>\n{FRAME}ValueError: p\n", {"code": 1}, "the GPU's memory is full"),
         (f"{HANDLED}Exception in thread T:\n{FRAME}KeyError: 1\nb\n", {"code": 1}, "the last exception that it printed: V"),
+        (f"{HANDLED}Exception ignored in: <x>\n{FRAME}BrokenPipeError: [Errno 32] Broken pipe\n", {"code": 1}, "the last"),
+        ("terminate called\n  what():  std::bad_alloc\n", {"signal": 6}, "the rank could not get more memory"),
         (f"{HANDLED}going on\n", {"code": 3}, None),
         (f"{HANDLED}going on\n", {"signal": 11}, None),
         (f"{OUT_OF_MEMORY}half the batch\n", {"code": 3}, "if 'torch.OutOfMemoryError: CUDA out of memory.' is the"),
