@@ -308,8 +308,8 @@ class Daemon:
                 if self._worlds.drain:  # else wait, as ssh does, for what holds the output open
                     self._sweep_later()
                 self._check_finished()
-        elif self._processes.independent and not self._processes.ranks and self._processes.ending:
-            # What a command has started is no child of ours, and ends without an event.
+        elif self._processes.independent and not self._processes.ranks and self._processes.stopping:
+            # What a command has started is no child of ours, and ends without an event, perhaps since the look above.
             self._timers.set("group", GROUP_LOOK, self._after_exits)
 
     def _sweep_later(self) -> None:

@@ -12,10 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mpilaunch.daemon.loop import Daemon
 from mpilaunch.daemon.poller import Timers
 from mpilaunch.daemon.ranks import reaper
 from mpilaunch.daemon.ranks.processes import Processes
@@ -300,6 +302,25 @@ def test_a_sigterm_to_independent_processes_is_their_own_affair(daemon: WireToDa
     # The signal that all processes may have got comes only once.
     assert ends == [(signal.SIGTERM, shared), (signal.SIGKILL, True)]
     assert "terminated" not in types(daemon)
+
+
+def test_what_a_command_has_started_may_end_between_two_looks() -> None:
+    """The first look sees the group, which no event tells of; when the second one is made it has gone."""
+    looks, timers = iter([True, False]), Timers()
+    processes = SimpleNamespace(independent=True, ranks={}, stopping=True, ending=False)
+    ended: list[str] = []
+    node = SimpleNamespace(_state="running", _busy=lambda: next(looks), _processes=processes, _timers=timers)
+    node._lifeline, node._sweep = SimpleNamespace(lost=False), lambda: ended.append("swept")
+    node._after_exits = lambda: Daemon._after_exits(node)  # type: ignore[arg-type]
+    node._after_exits()
+    assert "group" in timers and not ended
+
+    def look() -> bool:
+        timers.run()
+        return bool(ended)
+
+    wait_until(look, "the second look is made")
+    assert ended == ["swept"]
 
 
 def test_a_sigterm_to_a_rank_alone_is_reported_with_the_time_of_its_end(daemon: WireToDaemon, tmp_path: Path) -> None:
