@@ -180,11 +180,8 @@ def find_newest_set(prefix: str) -> str | None:
 
 def _has_marks(name: str, path: str) -> bool:
     """Return whether a directory is a set, which has marks; raises OSError for one that cannot be trusted."""
-    try:
-        with safe_files.directory(path, parents=True) as directory:
-            status, files = os.fstat(directory), os.listdir(directory)
-    except PermissionError:
-        return False
+    with safe_files.directory(path, parents=True) as directory:
+        status, files = os.fstat(directory), os.listdir(directory)
     if not any(map(checkpoints.is_mark, files)):
         return False
     # Whoever owns the directory wrote the set. The modes of the prefix do not tell: an access control list can admit others.

@@ -54,15 +54,15 @@ def test_descendants_are_found_whatever_their_group(
 
 def test_a_long_chain_of_processes_is_followed_to_its_end() -> None:
     script = 'n=$(($1 - 1)); [ $n = 0 ] && { echo up; sleep 60; }; sh -c "$0" "$0" $n'
-    with subprocess.Popen(["sh", "-c", script, script, "60"], stdout=subprocess.PIPE, start_new_session=True) as leader:
+    with subprocess.Popen(["sh", "-c", script, script, "150"], stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout and leader.stdout.readline() == b"up\n"
         limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(len(inspect.stack()) + 40)
+        sys.setrecursionlimit(len(inspect.stack()) + 100)
         try:
             found = process_tree.descendants(leader.pid)
         finally:
             sys.setrecursionlimit(limit)
-        assert len(found) == 60
+        assert len(found) == 150
         os.killpg(leader.pid, signal.SIGKILL)
 
 
