@@ -1,4 +1,4 @@
-"""Runs a program in the event loop and captures its output; never waits for a process that its caller has given up."""
+"""Runs a program in the event loop and captures its output; waits KILL_SECONDS at most for one that its caller has given up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from mpilaunch.agent import AgentFailure
-from mpilaunch_agents.child import Child
+from mpilaunch_agents.child import DISMISS_POLL_SECONDS, Child
 
 KILL_SECONDS = 0.2
 """Seconds that a killed program has to exit; the loop waits for it, so that nothing is left of it."""
@@ -33,7 +33,7 @@ async def capture(argv: Sequence[str]) -> tuple[int, str, str]:
             os.killpg(child.pid, signal.SIGKILL)
         until = time.monotonic() + KILL_SECONDS
         while not child.ended and time.monotonic() < until:
-            time.sleep(0.001)
+            time.sleep(DISMISS_POLL_SECONDS)
         if child.ended:  # else the kernel holds it, or it is another user's
             child.wait()
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 from collections.abc import Sequence
@@ -42,6 +43,14 @@ def start_thread(thread: threading.Thread) -> None:
         thread.start()
     except RuntimeError as error:
         raise process_limit_reached("no thread") from error
+
+
+def fork() -> int:
+    """Fork; raises LaunchError at the limit of processes."""
+    try:
+        return os.fork()
+    except OSError as error:
+        raise process_limit_reached("no process") from error
 
 
 def process_limit_reached(what: str) -> LaunchError:

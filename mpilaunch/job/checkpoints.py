@@ -27,7 +27,8 @@ def newest_first(names: Iterable[str]) -> list[str]:
 
 def next_name(names: Iterable[str]) -> str:
     """Return the name of the set after the newest one."""
-    return f"{max(map(int, newest_first(names)), default=0) + 1:06}"
+    newest = next(iter(newest_first(names)), "0")
+    return f"{int(newest) + 1:06}"
 
 
 def mark_name(rank: int) -> str:

@@ -19,7 +19,7 @@ from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.detached import place
 from mpilaunch.head.detached.records import NO_RANK, encode
 from mpilaunch.head.detached.segments import SegmentWriter
-from mpilaunch.head.os_limits import process_limit_reached
+from mpilaunch.head.os_limits import fork
 from mpilaunch.job.plan import outline
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def detach(job: JobSpec, has_started: Callable[[], bool]) -> int | None:
     with place.new({**outline(job), "began": time.time()}) as (_, directory):
         ended, tells = os.pipe()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)  # until each process is ready for them
-        keeper = _fork()
+        keeper = fork()
         if keeper:
             os.close(tells)
             return _await_start(keeper, ended, mask, has_started)
@@ -59,7 +59,7 @@ def detach(job: JobSpec, has_started: Callable[[], bool]) -> int | None:
         try:
             lock = place.hold(directory)
             records, text = os.pipe(), os.pipe()
-            head = _fork()
+            head = fork()
         except (OSError, LaunchError) as error:  # which this process tells
             os.write(tells, bytes([getattr(error, "exit_code", ExitCode.USAGE)]))
             raise
@@ -77,13 +77,6 @@ def detach(job: JobSpec, has_started: Callable[[], bool]) -> int | None:
     os.close(text[1])
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return None
-
-
-def _fork() -> int:
-    try:
-        return os.fork()
-    except OSError as error:
-        raise process_limit_reached("no process") from error
 
 
 def _await_start(keeper: int, ended: int, mask: Collection[int], has_started: Callable[[], bool]) -> int:

@@ -23,7 +23,7 @@ from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import ENDING, Daemons
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.nodes.survey import IgnoreEvents
-from mpilaunch.head.os_limits import process_limit_reached, raise_file_limit
+from mpilaunch.head.os_limits import fork, raise_file_limit
 from mpilaunch.head.standby.client import DOWN, LIST, NO, NONCE, PROOF, TAKE, YES, common_request, request_for, take_down
 from mpilaunch.head.standby.pool import StandbyLink
 from mpilaunch.head.standby.record import new_record, one_at_a_time, remove_record, write_record
@@ -72,11 +72,11 @@ def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
         dropped = [name for name in take_down() or () if name not in names]
         read_end, write_end = os.pipe()
         try:
-            pid = os.fork()
-        except OSError as error:
+            pid = fork()
+        except LaunchError:
             os.close(read_end)
             os.close(write_end)
-            raise process_limit_reached("no process") from error
+            raise
         if pid == 0:
             _run_keeper(job, nodes, idle, folder, write_end)
         os.close(write_end)
